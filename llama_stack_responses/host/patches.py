@@ -33,7 +33,7 @@ def apply_patches(config: ResponsesConfig, authenticate: Authenticate | None = N
 
     Args:
         authenticate: knows the keys.
-        note: is told of requests for responses that are refused behind the host's auth.
+        note: notes a request for a response that is refused behind the host's auth.
     """
     extend_server(config, authenticate, note)
     keep_what_auth_builds()

@@ -28,7 +28,7 @@ _MAX_BYTES: Final = 65_536
 
 
 type Noted = Callable[[ApiError, Scope], None]
-"""Is told of a request for a response that was refused after the host had authenticated its user."""
+"""Notes a request for a response that was refused after the host had authenticated its user."""
 
 
 def checking_text(call: ServerCall) -> ServerCall:

@@ -19,7 +19,7 @@ async def refuse(error: ApiError, scope: Scope, send: Send, own_id: str = "") ->
     """Answer a request or a WebSocket handshake with an error; the rest of a large body is not read.
 
     Args:
-        own_id: the request's id, if it was told before.
+        own_id: the request's id, if it has one already.
     """
     websocket = scope["type"] == "websocket"
     if websocket and _DENIAL not in scope.get("extensions", {}):

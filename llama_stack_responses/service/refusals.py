@@ -1,6 +1,6 @@
-"""Counts the requests for responses that were refused, so that there is no response, and tells the features of them.
+"""Counts the requests for responses that were refused, so that there is no response, and reports them to features.
 
-It tells them of failed responses too that are not stored.
+Failed responses that are not stored are reported too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..logs import known
 
 
 class Refusals:
-    """Counts the requests for responses that were refused, and tells the features of them.
+    """Counts the requests for responses that were refused, and reports them to features.
 
     Args:
-        on_refused: are told.
+        on_refused: functions of features, which are called for each.
         activity: counts them.
         current_user: returns the user of the current request.
         clock: returns the time, in seconds since the epoch.
@@ -46,7 +46,7 @@ class Refusals:
         """
         user = owner or self._current_user()
         self._activity.of(user).failed += 1
-        self._tell(user, error, body)
+        self._call_features(user, error, body)
 
     def note_unstored(self, error: ApiError, body: Any, owner: Owner | None = None) -> None:
         """Note that a response has failed whose request asks to store nothing: there is no other trace of it.
@@ -55,9 +55,9 @@ class Refusals:
             error, body, owner: as for `note`. The response has been counted.
         """
         if isinstance(body, Mapping) and body.get("store") is False:
-            self._tell(owner or self._current_user(), error, body)
+            self._call_features(owner or self._current_user(), error, body)
 
-    def _tell(self, user: Owner, error: Exception, body: Any) -> None:
+    def _call_features(self, user: Owner, error: Exception, body: Any) -> None:
         refused = error if isinstance(error, ApiError) else ApiError(500, "The server had an error.")
         noted = Refused(user, refused, body, known("x_request_id") or "", self._clock())
         for each in self._on_refused:

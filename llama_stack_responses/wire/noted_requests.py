@@ -25,7 +25,7 @@ class NotedRequest:
     """A request for a response. As a context manager, it notes an error with which its block ends.
 
     Args:
-        refusals: are told.
+        refusals: notes it.
     """
 
     __slots__ = ("_body", "_refusals")

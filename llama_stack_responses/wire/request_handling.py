@@ -73,7 +73,7 @@ class JsonErrorRoute(APIRoute):
     limits: ClassVar[RouteAdmission]
     """The limits that the routes of a router share; `routes_within` creates a class with them."""
     refusals: ClassVar[Refusals | None]
-    """Are told of requests that are refused before their endpoint is called."""
+    """Notes requests that are refused before their endpoint is called; None for requests that are not noted."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -172,16 +172,16 @@ def _with_texts(extra: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any
     return {**extra, "parameters": [*new, *given]} if new else dict(extra)
 
 
-def routes_within(bounds: RouteAdmission, told: Refusals | None = None) -> type[JsonErrorRoute]:
+def routes_within(bounds: RouteAdmission, noting: Refusals | None = None) -> type[JsonErrorRoute]:
     """Return a class of routes that share these limits.
 
     Args:
         bounds: the limits.
-        told: are told of requests that are refused before their endpoint is called.
+        noting: notes requests that are refused before their endpoint is called.
     """
 
     class Route(JsonErrorRoute):
-        limits, refusals = bounds, told
+        limits, refusals = bounds, noting
 
     return Route
 

@@ -629,7 +629,7 @@ async def _fill_refused(records: Records, _: Clock) -> None:
     body = {"model": "m", "input": [user("Why?")], "metadata": {"topic": "demo"}}
     error = ApiError(400, "It is too long.", param="input", code="string_above_max_length")
     with patch.object(os, "urandom", bytes):
-        await records.commit([put_of(Refused(ALICE, error, body, "req_1", CREATED), 30)])
+        await records.commit([put_of(Refused(ALICE, error, body, "req_1", CREATED), 30, 0)])
 
 
 async def _read_refused(records: Records, _: Clock) -> Json:

@@ -208,7 +208,7 @@ async def test_two_servers_pack_and_bring_back_at_once(
     made = [each for number in range(8) for each in await chain(cold.archive, 2, 10 * number)]
     before = {each: await whole(cold.archive, each) for each in ids(made)}
     clock.now += AFTER + HOUR
-    # The turn is only to spare work: without it, both pack all.
+    # Shares only save work: as long as each server knows of no other, both pack all.
     await asyncio.gather(cold.packing._pack(), other.packing._pack(), return_exceptions=True)
     await cold.packing._pack()
     assert await cold.packed() == ids(made)

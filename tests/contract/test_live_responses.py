@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from itertools import repeat
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from llama_stack_responses.jobs.live_responses import LiveResponses
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import Json, assistant, response, user
+from tests.support.waiting import until_found
 
 pytestmark = pytest.mark.needs("transactions")
 
@@ -50,14 +49,6 @@ async def live_on(records: Records) -> AsyncIterator[Callable[[str], LiveRespons
         await each.stop()
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(30):
-        for pause in repeat(0.01):
-            if await holds():
-                return
-            await asyncio.sleep(pause)
-
-
 def running(*, stored: bool = True) -> Running:
     assembler: Any = Assembler(response(assistant("x"), id="resp_1", status="in_progress"))
     return Running(assembler, [user("Why?")], stored=stored, streamed=True, owner=ALICE, end=lambda _: None)
@@ -68,7 +59,7 @@ async def test_running_response_of_another_server_is_seen_while_watched(live_on:
     with there._activity.runs(ALICE, running()):
         assert await here.elsewhere(ALICE) == {}
         await here.watch(ALICE)
-        await until(lambda: here.elsewhere(ALICE))
+        await until_found(lambda: here.elsewhere(ALICE), 30)
         [(server, shown)] = (await here.elsewhere(ALICE)).items()
         one = shown["resp_1"]
         assert server == "there"
@@ -80,7 +71,7 @@ async def test_running_response_of_another_server_is_seen_while_watched(live_on:
     async def has_ended() -> bool:
         return not any((await here.elsewhere(ALICE)).values())
 
-    await until(has_ended)
+    await until_found(has_ended, 30)
 
 
 async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(live_on: Any, records: Records) -> None:
@@ -88,14 +79,14 @@ async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(l
     with there._activity.runs(ALICE, running()):
         await here.watch(BOB, "resp_1")
         await here.watch(ALICE)
-        await until(lambda: here.elsewhere(ALICE))
+        await until_found(lambda: here.elsewhere(ALICE), 30)
         assert "text" not in (await here.elsewhere(ALICE))["there"]["resp_1"]
         await here.watch(ALICE, "resp_1")
 
         async def detailed() -> bool:
             return "text" in (await here.elsewhere(ALICE))["there"]["resp_1"]
 
-        await until(detailed)
+        await until_found(detailed, 30)
         one = (await here.elsewhere(ALICE))["there"]["resp_1"]
         assert (one["text"], one["output"][0]["type"]) == ("so far", "message")
         assert await here.elsewhere(BOB) == {}
@@ -107,7 +98,7 @@ async def test_response_that_is_not_stored_is_not_written(live_on: Any, records:
     with there._activity.runs(ALICE, running(stored=False)), there._activity.runs(BOB, running()):
         await here.watch(ALICE)
         await here.watch(BOB)
-        await until(lambda: here.elsewhere(BOB))
+        await until_found(lambda: here.elsewhere(BOB), 30)
         assert await here.elsewhere(ALICE) == {}
         assert await records.range("ul/", "ul0", limit=9)
 

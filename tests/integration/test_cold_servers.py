@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from tests.support.cluster import Cluster
 from tests.support.cold import ColdStore, in_folder
 from tests.support.packing_server import opened
 from tests.support.valkey import Valkey
+from tests.support.waiting import until_found
 
 pytestmark = [pytest.mark.extended]
 
@@ -78,14 +78,6 @@ async def stored(records: Records, first: int) -> dict[str, str]:
     return found
 
 
-async def until(done: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition."""
-    ends = time.monotonic() + 120
-    while not await done():
-        assert time.monotonic() < ends, "what is waited for has not come"
-        await asyncio.sleep(0.2)
-
-
 async def check(url: str, folder: Path, partitions: int) -> None:
     """Have two servers pack, kill one, and have the other pack all."""
     records = opened(url, partitions)
@@ -99,9 +91,9 @@ async def check(url: str, folder: Path, partitions: int) -> None:
             async def all_packed() -> bool:
                 return await cold.packed() == of.keys()
 
-            await until(both_live)
+            await until_found(both_live, 120)
             of = await stored(records, 0)
-            await until(all_packed)
+            await until_found(all_packed, 120)
             first, second = packed_by(folder, "one"), packed_by(folder, "two")
             assert sorted([*first, *second]) == sorted(of), "a response was packed twice"
             assert {of[each] for each in first}.isdisjoint(of[each] for each in second)
@@ -109,7 +101,7 @@ async def check(url: str, folder: Path, partitions: int) -> None:
             assert second
             one.kill()
             of |= await stored(records, USERS)
-            await until(all_packed)
+            await until_found(all_packed, 120)
         assert packed_by(folder, "one") == first
         assert sorted([*first, *packed_by(folder, "two")]) == sorted(of)
         await check_objects(records, cold.objects)

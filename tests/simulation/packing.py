@@ -396,7 +396,7 @@ class PackingSchedule:
         return not self._rows() and not self.bucket.objects
 
     def _check_shares(self) -> None:
-        """Check that nothing was packed twice or in vain, since nothing went wrong."""
+        """Check that no response was packed again without need, and those of a user in one partition by one server."""
         for response_id, times in self.known.packed.items():
             if times > 1 + self.known.back[response_id]:
                 self.found.append(f"{response_id} is packed {times} times")

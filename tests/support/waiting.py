@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from llama_stack_responses.jobs.event_log import EventLog
@@ -21,9 +21,18 @@ def wait_until(holds: Callable[[], bool], seconds: float = SECONDS, every: float
 
 async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Wait until the condition holds, without blocking the event loop."""
+
+    async def found() -> bool:
+        return holds()
+
+    await until_found(found, seconds)
+
+
+async def until_found(holds: Callable[[], Awaitable[object]], seconds: float = SECONDS) -> None:
+    """Wait until a condition holds that has to be looked up."""
     pause = 0.001
     async with asyncio.timeout(seconds):
-        while not holds():
+        while not await holds():
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.02)
 

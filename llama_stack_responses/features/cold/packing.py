@@ -167,11 +167,8 @@ class Packing(Periodic):
         return _SOON_SECONDS if self._is_idle else _SMALL_SECONDS if self._waits else seconds
 
     async def _pack(self) -> None:
-        own, pending, oldest = (
-            await self.shares.own(),
-            _Object(),
-            second(await self._records.now() - self._after_seconds),
-        )
+        own, pending = await self.shares.own(), _Object()
+        oldest = second(await self._records.now() - self._after_seconds)
         for span in await self.shares.spans(own):
             pending = await self._pack_span(span, oldest, pending)
         has_waited = pending.oldest < second(await self._records.now() - self._after_seconds - _WAIT_SECONDS)

@@ -38,7 +38,7 @@ class UnconfiguredRecords(WrappedRecords):
 
     Args:
         records: the store.
-        telemetry: is told of what is brought back: nothing.
+        telemetry: has the metrics of what is brought back.
     """
 
     def __init__(self, records: Records, telemetry: Telemetry) -> None:

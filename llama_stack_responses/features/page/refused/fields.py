@@ -23,7 +23,7 @@ _LOOKED_AT: Final = 50
 """Items of an input, and parts of one, that are searched for its first words."""
 
 
-def put_of(refused: Refused, days: float, tag: int = 0) -> Put:
+def put_of(refused: Refused, days: float, tag: int) -> Put:
     """Return the op that keeps a refused request for this number of days, with the tag of its owner."""
     order = order_of(refused.at, refused.at)
     key = key_of(refused.owner, order, os.urandom(5).hex(), tag)
