@@ -30,12 +30,13 @@ from . import codec
 from .conflict_retry import ConflictRetry
 from .content_names import Hasher
 from .decoder import Decoder
-from .layout import further_pointer, imported, item_pointer, read_pointer, used
+from .layout import further_pointer, imported, read_pointer, used
 from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import (
     Condition,
     Delete,
     Ensure,
+    Moving,
     Op,
     Put,
     Record,
@@ -90,7 +91,11 @@ class Conversation:
     @staticmethod
     def decode(conversation_id: str, record: Record) -> Conversation:
         """Decode the result of `encode`."""
-        stored = codec.decode(record.value)
+        return Conversation.from_stored(conversation_id, codec.decode(record.value))
+
+    @staticmethod
+    def from_stored(conversation_id: str, stored: Json) -> Conversation:
+        """Return the conversation, given the decoded value of its record."""
         fields = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
         return Conversation(**codec.known(Conversation, fields))
 
@@ -164,7 +169,7 @@ class ConversationAppend:
         for position, (address, item) in enumerate(new.items(), conversation.end):
             row = _row(self._id, position)
             ops += [Put(row, codec.encode(item)), Put(address, str(position).encode())]
-            ops += _pointers(self._hasher, item["id"], row)
+            ops += _pointers(self._hasher, address, row)
         return ops, [VersionIs(self._head, head.version)]
 
     def taken(self, known: Mapping[str, Record]) -> str | None:
@@ -334,12 +339,17 @@ class ConversationStore:
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
-        location = await self._position(conversation, item_id)
-        if location is None:
-            return False
-        position, unchanged = location
-        gone = await self._gone(conversation.owner, conversation.id, {_row(conversation.id, position): item_id})
-        return await committed(self._records, gone, [unchanged])
+        hasher, retry = Hasher(conversation.owner, tag_of(conversation.id)), ConflictRetry()
+        while location := await self._position(conversation, item_id):
+            await retry.wait()
+            position, unchanged = location
+            row = _row(conversation.id, position)
+            # What has moved the row elsewhere is noticed.
+            ops, found = await self._gone(hasher, {unchanged.key: row}, row)
+            conditions = [unchanged, VersionIs(row, found[row].version if row in found else None)]
+            if await committed(self._records, ops, conditions):
+                return True
+        return False
 
     async def delete(self, conversation_id: str) -> bool:
         """Delete the conversation with all its items; return False if it does not exist."""
@@ -411,7 +421,7 @@ class ConversationStore:
         record = (await self._records.get_many([key])).get(key)
         return (Conversation.decode(conversation_id, record), VersionIs(key, record.version)) if record else None
 
-    async def _position(self, conversation: Conversation, item_id: str) -> tuple[int, Condition] | None:
+    async def _position(self, conversation: Conversation, item_id: str) -> tuple[int, VersionIs] | None:
         """Return the position of an item, and the condition that it is still there."""
         address = _address(Hasher(conversation.owner, tag_of(conversation.id)), conversation.id, item_id)
         record = (await self._records.get_many([address])).get(address)
@@ -431,29 +441,36 @@ class ConversationStore:
     async def _clear(self, left: str, owner: Owner) -> None:
         """Delete the items of a deleted conversation, and then the row that requests this."""
         conversation_id = left.removeprefix("w/")
-        prefix = f"m/{conversation_id}/"
-        while rows := await self._records.range(
-            prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT, max_bytes=PAGE_BYTES
-        ):
-            items = await self._decoder.decode_until([record.value for _, record in rows], PAGE_BYTES)
-            ids = {row: item["id"] for (row, _), (item, _) in zip(rows, items, strict=False)}
-            await self._records.commit(await self._gone(owner, conversation_id, ids))
+        hasher, prefix = Hasher(owner, tag_of(conversation_id)), f"a/{conversation_id}/"
+        if isinstance(self._records, Moving):
+            await self._records.forget_items(conversation_id)
+        while found := await self._records.range(prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT):
+            rows = {address: _row(conversation_id, int(record.value)) for address, record in found}
+            ops, _ = await self._gone(hasher, rows)
+            await self._records.commit(ops)
         await self._records.commit([Delete(left)])
 
-    async def _gone(self, owner: Owner, conversation_id: str, ids: Mapping[str, str]) -> list[Op]:
+    async def _gone(self, hasher: Hasher, rows: Mapping[str, str], *also: str) -> tuple[list[Op], dict[str, Record]]:
         """Return the ops that delete items and the pointers to them.
 
         Args:
-            ids: the items' ids by row.
+            rows: the items' rows, by the rows that find their positions.
+            also: keys that are read in the same call.
+
+        Returns:
+            The ops, and what was read.
         """
-        hasher = Hasher(owner, tag_of(conversation_id))
-        pointers = {row: [each.key for each in _pointers(hasher, item_id, row)] for row, item_id in ids.items()}
-        records = await self._records.get_many([pointer for of_item in pointers.values() for pointer in of_item])
+        pointers = {address: _pointer_keys(hasher, address, row) for address, row in rows.items()}
+        records = await self._records.get_many([*also, *(each for of_item in pointers.values() for each in of_item)])
         ops: list[Op] = []
-        for row, of_item in pointers.items():
-            ops += [Delete(row), Delete(_address(hasher, conversation_id, ids[row]))]
-            ops += [Delete(each) for each in of_item if each in records and read_pointer(records[each].value)[0] == row]
-        return ops
+        for address, row in rows.items():
+            ops += [Delete(row), Delete(address)]
+            ops += [
+                Delete(each)
+                for each in pointers[address]
+                if each in records and read_pointer(records[each].value)[0] == row
+            ]
+        return ops, records
 
 
 def _fitting(items: Sequence[tuple[Json, int]], max_bytes: int) -> list[Json]:
@@ -467,14 +484,21 @@ def _row(conversation_id: str, position: int) -> str:
     return f"m/{conversation_id}/{position:08x}"
 
 
-def _pointers(hasher: Hasher, item_id: str, row: str) -> list[Ensure | Put]:
+def _pointers(hasher: Hasher, address: str, row: str) -> list[Ensure | Put]:
     """Return the ops that write the pointers from an item's id to its row.
 
     A response, or another conversation, may also have the item. So the first pointer is kept if it leads elsewhere, and
     the other one, which only this row has, finds the item when that position is gone.
     """
-    first, pointer = item_pointer(hasher, item_id, row, 0)
-    return [Ensure(first, pointer), Put(further_pointer(first, hasher.item(row)), pointer)]
+    first, further = _pointer_keys(hasher, address, row)
+    pointer = f"{row} 0".encode()
+    return [Ensure(first, pointer), Put(further, pointer)]
+
+
+def _pointer_keys(hasher: Hasher, address: str, row: str) -> tuple[str, str]:
+    """Return the keys of these pointers, which name the id as the key of its position does."""
+    first = f"i/{address.rpartition('/')[2]}"
+    return first, further_pointer(first, hasher.item(row))
 
 
 def _address(hasher: Hasher, conversation_id: str, item_id: str) -> str:

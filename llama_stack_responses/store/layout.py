@@ -21,7 +21,7 @@
     up/<of>/<tag>                the owner has responses or conversations with the tag
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
     c/<conversation>             a conversation (`conversation_store.py`)
-    m/<conversation>/<position>  an item of the conversation
+    m/<conversation>/<position>  an item of the conversation, or a stub of packed ones (`features/cold/rows.py`)
     a/<conversation>/<item>      the position of the item with this id, which is hashed as in a pointer
     w/<conversation>             the conversation is deleted, its items are still to be deleted; the value is its owner
     sk/<of>/<skill>              a skill (`features/code/`); the ids of skills are ordered by the time of their creation

@@ -522,7 +522,7 @@ class Inspected(Protocol):
 
 @runtime_checkable
 class Moving(Protocol):
-    """Records that move idle responses to another place, and bring them back when they are read."""
+    """Records that move idle responses, and items of conversations, to another place, and bring them back when read."""
 
     @property
     def unmoved(self) -> Records:
@@ -545,6 +545,13 @@ class Moving(Protocol):
 
         Raises:
             Conflict: one of `conditions` does not hold.
+        """
+        ...
+
+    async def forget_items(self, conversation_id: str) -> None:
+        """Delete the items of a deleted conversation that are at the other place, without reading them there.
+
+        What else the store has of these items, such as the rows that find them, is left to the caller.
         """
         ...
 

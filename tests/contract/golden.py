@@ -28,7 +28,7 @@ from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Na
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
-from llama_stack_responses.features.cold import units
+from llama_stack_responses.features.cold import conversations, units
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
@@ -82,7 +82,7 @@ from llama_stack_responses.store.scores import Score
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
-from tests.contract.conversations import CREATED, Json, assistant, response, user
+from tests.contract.conversations import CREATED, Json, assistant, response, stored_item, user
 from tests.support.cold import AFTER, ObjectsInRows
 from tests.support.records import WatchedRecords
 from tests.unit.items.test_items import INPUT_TEXT, WHOLE
@@ -694,11 +694,42 @@ async def _fill_packed(records: Records, clock: Clock) -> None:
         base = entry.whole
     objects = cast("Objects", ObjectsInRows(records))
     clock.now += AFTER + 1
-    with patch.object(secrets, "token_bytes", bytes), patch.object(secrets, "token_hex", lambda size: "0" * 2 * size):
-        await Packing(records, objects, AFTER, least_bytes=1).work()
+    await _pack(records)
     unpacking = UnpackingRecords(records, Bringing(records, objects, AFTER, None))
     assert await unpacking.forget(_PACKED[0], [], [])
     await records.commit([Put(FOLDER, b"0" * 16)])
+
+
+async def _pack(records: Records) -> None:
+    """Pack what is idle into objects in rows of the store, with the same keys each time."""
+    objects = cast("Objects", ObjectsInRows(records))
+    with patch.object(secrets, "token_bytes", bytes), patch.object(secrets, "token_hex", lambda size: "0" * 2 * size):
+        await Packing(records, objects, AFTER, least_bytes=1).work()
+
+
+async def _fill_packed_items(records: Records, clock: Clock) -> None:
+    """Write a conversation whose items are packed as runs of three, and one that was added since."""
+    conversation = Conversation("conv_packed", ALICE, CREATED, {}, used_at=CREATED)
+    store = Archive(records, clock=clock).conversations
+    await store.create(conversation, [user(f"Hello {number}", id=f"msg_{number}") for number in range(5)])
+    clock.now += AFTER + 1
+    with patch.object(conversations, "RUN_ITEMS", 3):
+        for _ in range(2):
+            await _pack(records)
+    await store.add(conversation, [user("Hello 5", id="msg_5")])
+    await records.commit([Put(FOLDER, b"0" * 16)])
+
+
+async def _read_packed_items(records: Records, clock: Clock) -> Json:
+    objects = cast("Objects", ObjectsInRows(records))
+    archive = Archive(UnpackingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
+    conversation = await archive.conversations.load("conv_packed")
+    assert conversation
+    return {
+        "noted": [record.value.decode() for _, record in await records.range("ch/", "ch0", limit=9)],
+        "second": await stored_item(archive, ALICE, "msg_1"),
+        "items": await archive.conversations.items(conversation.id, conversation.end),
+    }
 
 
 async def _fill_paged(records: Records, clock: Clock) -> None:
@@ -828,6 +859,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "packed": (_fill_packed, _read_packed),
     "paged": (_fill_paged, _read_packed),
     "packed-parts": (_fill_parts, _read_packed),
+    "packed-items": (_fill_packed_items, _read_packed_items),
     "noted": (_fill_noted, _read_noted),
 }
 

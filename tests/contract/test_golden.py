@@ -27,7 +27,7 @@ from tests.support.stack import REPOSITORY
 FILES: Final = golden_files(".json")
 NOW: Final = FOLDER / VERSION
 """The files of this version, until the version after it is begun."""
-OF_SERVERS: Final = {"uw", "ul", "sw", "dr", "ur", "ce", "uj", "ub", "ch", "oa", "qh", "qr"}
+OF_SERVERS: Final = {"uw", "ul", "sw", "dr", "ur", "ce", "uj", "ub", "oa", "qh", "qr"}
 """Kinds of rows that running servers renew, or that have no fields and end by themselves: no later version reads them."""
 
 

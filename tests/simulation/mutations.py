@@ -187,9 +187,9 @@ def _deleted_item_shown(patch: Patch) -> None:
     """The deletion of an item leaves its row."""
     gone = ConversationStore._gone
 
-    async def forgets(self: ConversationStore, *given: Any) -> list[Op]:
-        ops = await gone(self, *given)
-        return [op for op in ops if not getattr(op, "key", "").startswith("m/")] if len(given[-1]) == 1 else ops
+    async def forgets(self: ConversationStore, *given: Any) -> Any:
+        ops, found = await gone(self, *given)
+        return [op for op in ops if not getattr(op, "key", "").startswith("m/") or len(given[1]) > 1], found
 
     patch.setattr(ConversationStore, "_gone", forgets)
 

@@ -17,7 +17,7 @@ from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import SECONDS, Metric
 from .pack import Rows, opened
 from .pages import PagedRecords
-from .rows import Chain, Place, held
+from .rows import ITEMS, Chain, Place, held
 
 if TYPE_CHECKING:
     # Its package is missing where nothing is packed.
@@ -81,7 +81,7 @@ class Bringing:
 
     async def _opened(self, place: Place, chain: Chain, number: int, at: int, size: int) -> Rows:
         if self._objects is None:
-            raise ApiError(503, "This response is in the object store of the setting 'archive', which is not set here.")
+            raise ApiError(503, "This content is in the object store of the setting 'archive', which is not set here.")
         data = await self._objects.read(place.object, at, size)
         return await in_thread(opened, data, chain.key, number)
 
@@ -138,9 +138,10 @@ class Bringing:
 def restored(chain: Chain, rows: Rows) -> tuple[Sequence[str], Sequence[Op]]:
     """Return the ids of the responses of a chain, and the ops that write its rows, without those of deleted responses.
 
-    Large rows are no part of this. Content that only these need is written too, and is checked for references.
+    Of items of a conversation, the id is that of the conversation. Large rows are no part of this. Content that only
+    these need is written too, and is checked for references.
     """
-    ids, gone = list[str](), set(chain.gone)
+    ids, gone = [rows[0][0].split("/")[1]] if rows[0][0].startswith(ITEMS) else [], set(chain.gone)
     dropped, released = set[str](), list[str]()
     for key, value in rows:
         if not key.startswith("r/"):

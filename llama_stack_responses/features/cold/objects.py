@@ -29,7 +29,7 @@ _SECONDS: Final = 60
 """Longest time of one request."""
 _RETRIES: Final = 2
 _RETRY_SECONDS: Final = 10
-_AWAY: Final = "This response is in the object store of the server, which does not answer: try again."
+_AWAY: Final = "This content is in the object store of the server, which does not answer: try again."
 _SUFFIX: Final = ".pack"
 
 

@@ -27,7 +27,7 @@ _ROW: Final = Struct(">HI")
 _LEVEL: Final = 9
 _MAX_BYTES: Final = 2**30
 """Most bytes of a chain's rows, far above what is packed."""
-_ENCODED: Final = ("n/", "r/", "b/", "cr/")
+_ENCODED: Final = ("n/", "r/", "b/", "cr/", "m/")
 """Prefixes of rows whose values `codec` encodes."""
 
 type Rows = Sequence[tuple[str, bytes]]

@@ -1,7 +1,7 @@
-"""Packs idle responses, and deletes what is left of objects.
+"""Packs idle responses and conversations, and deletes what is left of objects.
 
-Whatever happens, a response is either in the store or in an object whose row the store has: the commit that puts the
-row takes the response out of the store, and it holds only while the object may get chains.
+Whatever happens, a response or an item is either in the store or in an object whose row the store has: the commit that
+puts the row takes it out of the store, and it holds only while the object may get chains.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ...store.records import (
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .candidates import Candidates
+from .conversations import Conversations
 from .objects import Objects, Stored
 from .pack import opened, packed, packed_part
 from .pages import PagedRecords
@@ -49,6 +50,7 @@ from .units import Found, Part, Unit, Units, stub_ops
 logger = get_logger(__name__)
 
 PACKED: Final = Metric("llama_stack_responses.cold.packed", "{response}", "Responses that were packed")
+ITEMS: Final = Metric("llama_stack_responses.cold.items", "{item}", "Items of conversations that were packed")
 BYTES: Final = Metric("llama_stack_responses.cold.written", "By", "Bytes that were written to the object store")
 
 _SECONDS: Final = 600.0
@@ -102,7 +104,7 @@ class _Object:
     Attributes:
         chains: its chains.
         size: their bytes.
-        oldest: the least position of their responses in a list.
+        oldest: the moment since which one of them is idle, as the beginning of a position in a list.
     """
 
     chains: list[_Packed] = field(default_factory=list)
@@ -112,7 +114,7 @@ class _Object:
     def add(self, chain: _Packed) -> None:
         self.chains.append(chain)
         self.size += chain.size
-        self.oldest = min(self.oldest, *chain.unit.orders.values())
+        self.oldest = min(self.oldest, chain.unit.oldest)
 
 
 class Packing(Periodic):
@@ -147,6 +149,7 @@ class Packing(Periodic):
         self._keep_seconds = keep_seconds
         decoder = Decoder()
         self._candidates, self._units = Candidates(records, decoder), Units(self._records, decoder)
+        self._conversations = Conversations(records, decoder)
         self._garbage_collector = GarbageCollector(records, decoder)
         self.shares = Shares(records)
         self._collected, self._waits = "", False
@@ -171,6 +174,8 @@ class Packing(Periodic):
         oldest = second(await self._records.now() - self._after_seconds)
         for span in await self.shares.spans(own):
             pending = await self._pack_span(span, oldest, pending)
+        for span in self.shares.conversations(own):
+            pending = await self._pack_conversations(span, oldest, pending)
         has_waited = pending.oldest < second(await self._records.now() - self._after_seconds - _WAIT_SECONDS)
         self._waits = bool(pending.chains) and pending.size < self._least_bytes and not has_waited
         self._is_idle = not own
@@ -194,6 +199,19 @@ class Packing(Periodic):
                 await self._tidy()
         if cursor:
             await self._records.commit([Delete(cursor)])
+        return pending
+
+    async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> _Object:
+        """Pack the idle conversations in a range together with what is pending; return what is pending then."""
+        async for unit in self._conversations.within(span, oldest):
+            if self.shares.of_key(span.partition, unit.found) not in await self.shares.own():
+                continue
+            began = asyncio.get_running_loop().time()
+            pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
+            if pending.size >= self._object_bytes:
+                await self._store(pending)
+                pending = _Object()
+            await asyncio.sleep(asyncio.get_running_loop().time() - began)
         return pending
 
     async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:
@@ -232,22 +250,27 @@ class Packing(Periodic):
     async def _store(self, pending: _Object) -> None:
         """Write an object, and commit its chains, each by itself; those of shares that others have by now stay."""
         own = set(await self.shares.own())
-        chains = [chain for chain in pending.chains if self.shares.of_chain(chain.unit.owner, chain.unit.tag) in own]
+        chains = [each for each in pending.chains if self._share_of(each.unit) in own]
         if not chains:
             return
         tags = {chain.unit.tag for chain in chains}
         name = await self._begin(tags)
         written = list[_Written]()
         await self._objects.put(name, self._data_of(chains, written))
-        count, later = 0, await self._records.now() + self._keep_seconds
+        count, items, later = 0, 0, await self._records.now() + self._keep_seconds
         for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
             if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain, later):
                 count += len(chain.unit.orders)
+                items += chain.unit.items
         await self._end(name, tags)
         if self._telemetry:
             self._telemetry.record(PACKED, count)
+            self._telemetry.record(ITEMS, items)
             self._telemetry.record(BYTES, pending.size)
-        logger.info("packed idle responses: %d, in %d bytes", count, pending.size)
+        logger.info("packed idle responses and items of conversations: %d, %d, in %d bytes", count, items, pending.size)
+
+    def _share_of(self, unit: Unit) -> Share:
+        return self.shares.of_key(unit.tag % self._records.partitions, unit.found)
 
     async def _data_of(self, chains: Sequence[_Packed], written: list[_Written]) -> AsyncIterator[bytes]:
         """Yield the data of chains; large rows are read one by one, and what becomes of each chain is added."""
@@ -298,7 +321,7 @@ class Packing(Periodic):
         """
         unit = chain.unit
         left = [*unit.stubs, *unit.stays]
-        row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders), left, (), there.parts)
+        row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders) or 1, left, (), there.parts)
         release = Release(unit.owner, later, unit.held, unit.paged)
         ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
         return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])

@@ -1,18 +1,23 @@
 """The rows of what is packed.
 
-    co/<object>/<number>   a chain that is packed in the object (`Chain`), also if it is one response
+    co/<object>/<number>   a chain that is packed in the object (`Chain`), also if it is one response; or items of a
+                           conversation that follow each other
     cp/<object>            a server may still add chains to that object; the row expires
     cp/next/<slice>        how far the server is that packs these responses (`shares.py`); the row expires
     cp/folder              the folder of the object store that has the objects of this store
     cl/<object>/<number>   the references of that chain's responses that are still to be deleted, and its rows that are
                            still to be moved into pages (`Release`)
     ch/<response>          the response was brought back, and is not packed again until the row expires
+    ch/<conversation>      the same of items of the conversation; or all its items are packed, if its row has this
+                           version
 
     ck/<partition>/<first>    rows of packed chains, many together (`pages.py`)
 
 The tag of the chain's responses follows those of an object, so that they are in the partition of these.
 
 Of the rows of a chain, these stay as stubs, which name it: the records of its responses, and the pointers to its items.
+Of items of a conversation, the rows of the first and the last one stay as stubs: the rows between them are not in the
+store, so a range that has some of them has one of these two, if it begins or ends with the conversation.
 """
 
 from __future__ import annotations
@@ -36,6 +41,9 @@ OPEN: Final = "cp/"
 HELD: Final = "ch/"
 PAGES: Final = "ck/"
 
+ITEMS: Final = "m/"
+"""The prefix of items of conversations."""
+
 _STUB: Final = b"\x0f"
 """The first byte of a stub in place of a record; as a format of `codec`, no version knows it."""
 _POINTED: Final = CHAINS.encode()
@@ -45,14 +53,14 @@ _POINTERS: Final = ("i/", "j/")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Responses that are packed together, with the histories that they need.
+    """Responses that are packed together, with the histories that they need; or items of a conversation.
 
     Attributes:
         owner: the owner of all of them.
         at: where it begins in the object, in bytes.
         size: its bytes there.
         key: the key that it is encrypted with.
-        left: the number of its responses that are not deleted.
+        left: the number of its responses that are not deleted; 1 of items, which come back before one is deleted.
         rows: the keys of rows that stay in the store until the chain is deleted, beside the records.
         gone: the ids of its responses that were deleted.
         parts: its large rows, which follow it in the object, each by itself: their keys, and their bytes there.
@@ -182,8 +190,8 @@ class RecordStub(NamedTuple):
 
 
 def pointer_stub(key: str, place: Place) -> Put:
-    """Return the op that writes what stays of the pointer to an item: a pointer to the chain."""
-    return Put(key, f"{place.key} 0".encode())
+    """Return the op that writes what stays of an item of a conversation, or of a pointer: it leads to the chain."""
+    return Put(key, _STUB + place.key.encode() if key.startswith(ITEMS) else f"{place.key} 0".encode())
 
 
 def place_of(key: str, record: Record) -> Place | None:
@@ -191,6 +199,8 @@ def place_of(key: str, record: Record) -> Place | None:
     if key.startswith(_RECORD):
         stub = RecordStub.read(record)
         return stub.place if stub else None
+    if key.startswith(ITEMS) and record.value.startswith(_STUB):
+        return Place.of(record.value[1:].decode())
     if key.startswith(_POINTERS) and record.value.startswith(_POINTED):
         return Place.of(record.value.decode().partition(" ")[0])
     return None
@@ -201,9 +211,14 @@ def packing(name: str, tag: int) -> str:
     return with_tag(f"{OPEN}{name}", tag)
 
 
-def held(response_id: str) -> str:
-    """Return the key of the row of a response that was brought back."""
-    return f"{HELD}{response_id}"
+def held(object_id: str) -> str:
+    """Return the key of the row of a response that was brought back, or of a conversation of which items were."""
+    return f"{HELD}{object_id}"
+
+
+def items_of(conversation_id: str) -> str:
+    """Return the prefix of the items of a conversation."""
+    return f"{ITEMS}{conversation_id}/"
 
 
 def own_rows(key: str) -> bool:

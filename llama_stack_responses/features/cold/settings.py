@@ -27,12 +27,13 @@ def _endpoint(url: str) -> str:
 
 
 class ColdTier(BaseModel):
-    """Where idle responses are kept: packed and encrypted in an object store.
+    """Where idle responses and items of conversations are kept: packed and encrypted in an object store.
 
     Attributes:
         url: `s3://BUCKET/PREFIX`, or `file:///FOLDER` of a folder that all servers share.
-        after_hours: hours after which a chain of responses is packed, counted from its newest response. A chain that a
-            read has brought back stays in the store for as long.
+        after_hours: hours after which a chain of responses is packed, counted from its newest response, and after which
+            items of a conversation are, counted from its last change. What a read has brought back stays in the store
+            for as long.
         endpoint: the URL of a server with the protocol of S3 that is not AWS.
         region: the region of the bucket.
         access_key_id: null takes the credentials of the environment, as other programs for AWS do.

@@ -1,8 +1,9 @@
-"""Which idle responses a server packs: those of its shares.
+"""Which idle responses and conversations a server packs: those of its shares.
 
-A share is a part of the users in one partition of the store. One living server has it: the one whose name, hashed with
-the number of the share, is the greatest, as with the partitions of the queue (`jobs/served_partitions.py`). While
-servers disagree for a moment about which of them live, two may pack the same responses: the commits of one then fail.
+A share is a part of the users, and of the conversations, in one partition of the store. One living server has it: the
+one whose name, hashed with the number of the share, is the greatest, as with the partitions of the queue
+(`jobs/served_partitions.py`). While servers disagree for a moment about which of them live, two may pack the same
+responses: the commits of one then fail.
 
     cp/next/<slice>    how far the server is that has this share; the row expires
 """
@@ -10,7 +11,7 @@ servers disagree for a moment about which of them live, two may pack the same re
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -28,8 +29,13 @@ _DIGITS: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwx
 """First characters of the names of users in keys, as the store orders them."""
 
 
+CONVERSATIONS: Final = "c/"
+_ID: Final = f"{CONVERSATIONS}conv_"
+"""The beginning of the keys of conversations, which random hexadecimal digits follow, or a tag."""
+
+
 class Share(NamedTuple):
-    """A share: the number of its partition, and which part of the users it has."""
+    """A share: the number of its partition, and which part of the users and of the conversations there it has."""
 
     partition: int
     slice: int
@@ -41,7 +47,7 @@ class Share(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A range of the keys of lists in one partition: those of adjacent shares.
+    """A range of the keys of lists, or of conversations, in one partition: those of adjacent shares.
 
     Attributes:
         start, end: the first key, and the first one behind it.
@@ -70,7 +76,8 @@ class Shares:
         self._partitions = partitions_of(records)
         slices = max(1, _SHARES // self._partitions)
         # The first slice begins with the first key, whatever that is.
-        self._starts = ["", *(_DIGITS[len(_DIGITS) * each // slices] for each in range(1, slices))]
+        self._starts = [LISTS, *(f"{LISTS}{_DIGITS[len(_DIGITS) * each // slices]}" for each in range(1, slices))]
+        self._conversations = [CONVERSATIONS, *(f"{_ID}{256 * each // slices:02x}" for each in range(1, slices))]
         self._all: Final = [Share(number, part) for number in range(self._partitions) for part in range(slices)]
         self._own: Sequence[Share] = []
 
@@ -95,14 +102,12 @@ class Shares:
 
     def of_chain(self, owner: Owner, tag: int) -> Share:
         """Return the share that has the responses of a user with a tag."""
-        return self._at(tag % self._partitions, Hasher(owner).owner)
+        return self.of_key(tag % self._partitions, f"{LISTS}{Hasher(owner).owner}")
 
     def of_key(self, partition: int, key: str) -> Share:
-        """Return the share that has a key of a list, or the beginning of one."""
-        return self._at(partition, key.removeprefix(LISTS))
-
-    def _at(self, partition: int, owner_key: str) -> Share:
-        return Share(partition, bisect_right(self._starts, owner_key) - 1)
+        """Return the share that has a key of a list or of a conversation, or the beginning of one."""
+        starts = self._starts if key.startswith(LISTS) else self._conversations
+        return Share(partition, bisect_right(starts, key) - 1)
 
     def of_object(self, name: str) -> Share:
         """Return the share whose server deletes the object with this name once it has no chains, or rewrites it."""
@@ -119,22 +124,30 @@ class Shares:
             ApiError: 503, the store does not answer.
         """
         ended = await self._records.get_many([share.cursor for share in own])
-        return list(self._joined(own, {key: record.value.decode() for key, record in ended.items()}))
+        return list(_joined(own, self._starts, {key: record.value.decode() for key, record in ended.items()}))
 
-    def _joined(self, own: Iterable[Share], ended: dict[str, str]) -> Iterator[Span]:
-        span: Span | None = None
-        for share in own:
-            start, end = self._range(share)
-            if span and (span.partition, span.end) == (share.partition, start) and share.cursor not in ended:
-                span = Span(span.partition, span.start, end, span.cursor)
-                continue
-            if span:
-                yield span
-            cursor = share.cursor if share.cursor in ended else ""
-            span = Span(share.partition, ended.get(share.cursor, start), end, cursor)
+    def conversations(self, own: Sequence[Share]) -> list[Span]:
+        """Return the conversations of shares, given in order, as few ranges."""
+        return list(_joined(own, self._conversations, {}))
+
+
+def _joined(own: Iterable[Share], starts: Sequence[str], ended: Mapping[str, str]) -> Iterator[Span]:
+    """Yield the ranges of shares.
+
+    Args:
+        starts: the first key of each slice.
+        ended: where servers have ended, by the keys of the rows that say so.
+    """
+    span: Span | None = None
+    for share in own:
+        behind = starts[share.slice + 1 :]
+        start, end = starts[share.slice], behind[0] if behind else after_prefix(starts[0])
+        if span and (span.partition, span.end) == (share.partition, start) and share.cursor not in ended:
+            span = Span(span.partition, span.start, end, span.cursor)
+            continue
         if span:
             yield span
-
-    def _range(self, share: Share) -> tuple[str, str]:
-        start, after = f"{LISTS}{self._starts[share.slice]}", self._starts[share.slice + 1 :]
-        return start, f"{LISTS}{after[0]}" if after else after_prefix(LISTS)
+        cursor = share.cursor if share.cursor in ended else ""
+        span = Span(share.partition, ended.get(share.cursor, start), end, cursor)
+    if span:
+        yield span

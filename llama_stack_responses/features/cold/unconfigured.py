@@ -122,3 +122,9 @@ class UnconfiguredRecords(WrappedRecords):
         """Delete a packed response, which needs no object store."""
         await self._there()
         return await self._unpacking.forget(response_id, ops, conditions) if self._unpacking else False
+
+    async def forget_items(self, conversation_id: str) -> None:
+        """Delete packed items of a conversation, which needs no object store."""
+        await self._there()
+        if self._unpacking:
+            await self._unpacking.forget_items(conversation_id)

@@ -106,6 +106,9 @@ class Unit:
         held: the keys of the responses' references, each with the key of the content.
         tag: that of the responses.
         is_shared: whether other responses continue these or share content with them.
+        found: the key by which they were found, in a list or of a conversation.
+        oldest: the moment since which it is idle, as the beginning of a position in a list.
+        items: how many items of a conversation it has.
     """
 
     owner: Owner
@@ -119,6 +122,9 @@ class Unit:
     held: Mapping[str, str]
     tag: int
     is_shared: bool
+    found: str
+    oldest: str
+    items: int = 0
 
     @property
     def paged(self) -> list[str]:
@@ -314,6 +320,8 @@ def _unit(responses: Sequence[Found], stored: _Stored) -> Unit:
         {key: content for entry in entries for key, content in entry.references().items()},
         tag_of(entries[0].id),
         bool(stored.shared),
+        entries[0].listed,
+        min(entry.order for entry in entries),
     )
 
 

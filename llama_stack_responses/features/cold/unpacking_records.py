@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Final
 
 from ...core.errors import ApiError
@@ -14,6 +16,7 @@ from ...store.content_names import Hasher
 from ...store.decoder import Decoder
 from ...store.garbage_collector import GarbageCollector
 from ...store.layout import links_of, listing, scored
+from ...store.read_allowance import PAGE_BYTES
 from ...store.records import (
     Condition,
     Conflict,
@@ -23,15 +26,31 @@ from ...store.records import (
     Record,
     Records,
     VersionIs,
+    after_prefix,
+    bytes_of,
+    committed,
     until,
 )
 from ...store.wrapped import WrappedRecords
 from .bringing import Bringing, restored
 from .pages import PagedRecords
-from .rows import CHAINS, Chain, Place, RecordStub, Release, own_rows, place_of
+from .rows import (
+    CHAINS,
+    ITEMS,
+    Chain,
+    Place,
+    RecordStub,
+    Release,
+    held,
+    items_of,
+    own_rows,
+    place_of,
+)
 
 _TRIES: Final = 4
 """How often a chain may be packed again while it is read."""
+_ROWS: Final = 200
+"""Rows of items of a deleted conversation that are read at a time."""
 _OPENED_BYTES: Final = 32 * 2**20
 """Bytes of chains that a reader of many responses keeps opened."""
 _KNOWN: Final = 256
@@ -66,18 +85,30 @@ class UnpackingRecords(WrappedRecords):
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read; bring back what is packed."""
+        is_sure = False
         for _ in range(_TRIES):
             found = await self._records.get_many(keys, max_bytes=max_bytes)
-            places = places_of(found.items())
-            if not places:
+            hidden = [key for key in keys if key.startswith(ITEMS) and key not in found]
+            places = [*places_of(found.items()), *await self._around(hidden)]
+            if places:
+                await self._bringing.bring(places)
+            elif is_sure or not hidden:
                 return found
-            await self._bringing.bring(places)
+            else:
+                is_sure = True  # Another server may have brought them back in between.
         raise _busy()
+
+    async def _around(self, items: Sequence[str]) -> list[Place]:
+        """Return the packed runs that may have these items of conversations: only their ends are found by a key."""
+        behind = [await self._hot.range(key, _end_of(key), limit=1, max_bytes=1) for key in items]
+        return places_of(row for rows in behind for row in rows)
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range; bring back what is packed."""
+        if start.startswith(ITEMS):
+            return await self._items(start, end, limit, max_bytes, reverse=reverse)
         for _ in range(_TRIES):
             found = await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
             places = places_of(found)
@@ -85,6 +116,26 @@ class UnpackingRecords(WrappedRecords):
                 return found
             await self._bringing.bring(places)
         raise _busy()
+
+    async def _items(
+        self, start: str, end: str, limit: int, max_bytes: int | None, *, reverse: bool
+    ) -> list[tuple[str, Record]]:
+        """Read items of a conversation; bring back one run of them after the other until the range is read."""
+        rows, tries = list[tuple[str, Record]](), Counter[Place]()
+        while True:
+            left = None if max_bytes is None else max_bytes - bytes_of(record for _, record in rows)
+            found = await self._hot.range(start, end, limit=limit - len(rows), reverse=reverse, max_bytes=left)
+            hot = list(takewhile(lambda row: place_of(*row) is None, found))
+            rows += hot
+            if len(hot) == len(found):
+                return rows
+            [place] = places_of([found[len(hot)]])
+            tries[place] += 1
+            if tries[place] > _TRIES:
+                raise _busy()
+            await self._bringing.bring([place])
+            if rows:
+                start, end = (start, rows[-1][0]) if reverse else (f"{rows[-1][0]}\0", end)
 
     async def packed(self, response_id: str) -> tuple[Owner, str] | None:
         """Return the owner of a packed response, and its position in their list."""
@@ -122,6 +173,20 @@ class UnpackingRecords(WrappedRecords):
             if release:
                 await self._garbage_collector.try_run(release.contents, release.owner)
             return True
+
+    async def forget_items(self, conversation_id: str) -> None:
+        """Delete packed items of a deleted conversation, with the keys of their runs, without the object store."""
+        start, end, retry = items_of(conversation_id), _end_of(items_of(conversation_id)), ConflictRetry()
+        while rows := await self._hot.range(start, end, limit=_ROWS, max_bytes=PAGE_BYTES):
+            stubs = {key: record for key, record in rows if place_of(key, record)}
+            places = dict.fromkeys(places_of(stubs.items()))
+            chains = await self._records.get_many([place.key for place in places]) if places else {}
+            gone = [key for place in places for key in (place.key, place.release)]
+            unchanged = [VersionIs(key, record.version) for key, record in (stubs | chains).items()]
+            await retry.wait()
+            if await committed(self._records, [*map(Delete, stubs), *map(Delete, gone)], unchanged):
+                start, retry = f"{rows[-1][0]}\0", ConflictRetry()
+        await self._hot.commit([Delete(held(conversation_id))])
 
     async def exists(self) -> bool:
         """Return whether the store was made."""
@@ -161,7 +226,8 @@ class _Reader(UnpackingRecords):
         """Read, also what is packed."""
         stored = await self._records.get_many(keys, max_bytes=max_bytes)
         there = {key: record for key, record in stored.items() if place_of(key, record) is None}
-        for place in places_of(stored.items()):
+        hidden = [key for key in keys if key.startswith(ITEMS) and key not in stored]
+        for place in (*places_of(stored.items()), *await self._around(hidden)):
             await self._chain(place)
         missing = {key for key in keys if key not in there}
         for place in self._keys.keys() if missing else ():
@@ -197,6 +263,11 @@ class _Reader(UnpackingRecords):
 def places_of(rows: Iterable[tuple[str, Record]]) -> list[Place]:
     """Return where the chains are that these rows stand for."""
     return [place for key, record in rows if (place := place_of(key, record))]
+
+
+def _end_of(key: str) -> str:
+    """Return the key behind all items of the conversation of one."""
+    return after_prefix(items_of(key.split("/")[1]))
 
 
 def _deletion(response_id: str, stub: RecordStub, chain: Chain) -> list[Op]:
