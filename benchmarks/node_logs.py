@@ -192,17 +192,25 @@ class NodeLog:
                     yield transaction
 
     def _delete_old(self) -> None:
-        """Delete what the node does not need to start: it keeps all files, and copies of all rows are among them."""
+        """Delete what the node does not need to start: it keeps all files, and copies of all rows are among them.
+
+        A file that is newer than the manifest is left alone: the node is about to name it there.
+        """
         manifest = next(self._folder.glob("*.manifest")).read_text()
-        needed = {line.split()[1] for line in manifest.splitlines() if not line.endswith("type h")}
-        read = [path for path in self._folder.glob("*.incr.aof") if _number_of(path) < self._number]
-        for path in (*self._folder.glob("*.base.*"), *read):
-            if path.name not in needed:
+        # A line is `file NAME seq NUMBER type KIND`.
+        numbers = [(kind, int(number)) for *_, number, _, kind in map(str.split, manifest.splitlines())]
+        base = max((number for kind, number in numbers if kind == "b"), default=0)
+        oldest = min((number for kind, number in numbers if kind == "i"), default=0)
+        for path in self._folder.glob("*.base.*"):
+            if _number_of(path) < base:
+                path.unlink()
+        for path in self._folder.glob("*.incr.aof"):
+            if _number_of(path) < min(self._number, oldest):
                 path.unlink()
 
 
 def _number_of(path: Path) -> int:
-    """Return the number of a file `NAME.NUMBER.incr.aof`."""
+    """Return the number of a file `NAME.NUMBER.incr.aof` or `NAME.NUMBER.base.rdb`."""
     return int(path.name.split(".")[-3])
 
 
