@@ -115,6 +115,7 @@ class Parts:
             self._records,
             retention=config.retention_seconds,
             clock=self.clock,
+            knows_time=lambda: self.clock.is_known,
             # A worker reads the history of a background response together with its input.
             recent_bytes=config.limits.history_of_one + _max_input_bytes(config.limits),
             scan_rows=config.limits.scanned_responses,

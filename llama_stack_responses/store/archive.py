@@ -70,6 +70,7 @@ class Archive:
         records: the store.
         retention: seconds from a response's creation until it expires; None keeps it until it is deleted.
         clock: returns the time of the store's clock, in seconds since the epoch; it decides which responses are found.
+        knows_time: returns whether `clock` knows that time; until then, expired responses are found too.
         page_bytes: a page of a list ends once its responses reach this size.
         recent_bytes: the most that is read of a history whose oldest turns may be left out.
         compared_bytes: the most that is read of a history to compare ids; ids of a longer one stay shared.
@@ -100,6 +101,7 @@ class Archive:
         *,
         retention: float | None = 30 * 86_400.0,
         clock: Callable[[], float] = time.time,
+        knows_time: Callable[[], bool] = lambda: True,
         page_bytes: int = PAGE_BYTES,
         recent_bytes: int = _RECENT_BYTES,
         compared_bytes: int = COMPARED_BYTES,
@@ -120,12 +122,11 @@ class Archive:
         """The store of the conversations."""
         self.of_features = open_feature_stores(records, decoder)
         self._histories = Histories(records, decoder, self.conversations, recent_bytes)
-        self.history = self._histories.whole
-        self.recent = self._histories.newest
+        self.history, self.recent = self._histories.whole, self._histories.newest
         self.recent_of_conversation = self._histories.newest_of_conversation
         self.find_items = ItemFinder(records, decoder).find
-        retention_rule = Retention(retention, clock)
-        self.horizon = retention_rule.horizon
+        retention_rule = Retention(retention, clock, knows_time)
+        self.horizon, self._oldest = retention_rule.horizon, retention_rule.oldest
         self._loader = loader = ResponseLoader(records, decoder, retention_rule, page_bytes)
         self.load, self.entry, self.entry_version = loader.load, loader.entry, loader.entry_version
         self.own_inputs, self.queued = loader.own_inputs, loader.queued
@@ -343,7 +344,7 @@ class Archive:
     async def owner_of_packed(self, response_id: str) -> Owner | None:
         """Return the owner of a response that is packed and has not expired; None if there is none."""
         found = await self._records.packed(response_id) if isinstance(self._records, Moving) else None
-        return found[0] if found and found[1] >= self.horizon(self.clock()).oldest else None
+        return found[0] if found and found[1] >= self._oldest() else None
 
     async def delete(
         self, response_id: str, *, extra_ops: Sequence[Op] = (), conditions: Sequence[Condition] = ()

@@ -51,6 +51,11 @@ class StoreClock:
         return self._wall() if self._offset is None else self._elapsed() + self._offset
 
     @property
+    def is_known(self) -> bool:
+        """Whether the time is that of the store's clock."""
+        return self._offset is not None or not self._records.has_own_clock
+
+    @property
     def is_wrong(self) -> bool:
         """Whether this machine's clock was wrong at the last reading, or the store's: nothing may be deleted by it."""
         return abs(self.difference) > MAX_DIFFERENCE_SECONDS
@@ -66,7 +71,7 @@ class StoreClock:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        if self._offset is None and self._records.has_own_clock:
+        if not self.is_known:
             await self.read()
 
     async def read(self) -> float:

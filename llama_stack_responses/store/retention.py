@@ -77,15 +77,19 @@ class Retention:
     Args:
         seconds: seconds from a response's creation until it expires; None keeps it until it is deleted.
         clock: returns seconds since the epoch.
+        knows_time: returns whether that is the time of the store. As long as it is not, nothing counts as expired: an
+            expired response that is found does less harm than a stored one that is not.
     """
 
-    def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, seconds: float | None, clock: Callable[[], float], knows_time: Callable[[], bool] = lambda: True
+    ) -> None:
         self._seconds = seconds
-        self._clock = clock
+        self._clock, self._knows_time = clock, knows_time
 
     def oldest(self) -> str:
         """Return the least order of a response that has not expired."""
-        return self.horizon(self._clock()).oldest
+        return self.horizon(self._clock()).oldest if self._knows_time() else NOTHING.oldest
 
     def horizon(self, now: float) -> Horizon:
         """Return how far a deletion goes at this time, in seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""A server that starts while its store is away stores no response by the clock of its own machine."""
+"""A server that starts while its store is away stores and hides no response by the clock of its own machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.types import Json
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
@@ -27,27 +28,46 @@ class OtherClock(WatchedRecords):
         return True
 
 
-async def created_at(impl: OpenAIResponsesImpl, **fields: Any) -> int:
-    """Create a response, and return its time."""
+async def created(impl: OpenAIResponsesImpl, **fields: Any) -> Json:
+    """Create a response."""
     run = await impl.create({"model": "m", "input": "Hi.", **fields})
     assert isinstance(run, ForegroundRun)
     await run.begin()
-    created: int = (await run.finish())["created_at"]
-    return created
+    return await run.finish()
+
+
+async def started_while_away(records: OtherClock, *rounds: Any) -> OpenAIResponsesImpl:
+    """Return a server of which nothing but requests reads the clock."""
+    impl = server(records, FakeInference(*rounds), SingleUserAccess(), Intervals(store_retry_seconds=600.0))
+    records.away = True
+    await impl.prepare()
+    return impl
 
 
 async def test_response_is_stored_once_the_clock_of_the_store_is_known() -> None:
     records = OtherClock(MemoryRecords(clock=lambda: NOW))
-    rounds = [[text("Hello."), finish()] for _ in range(2)]
-    # Nothing but the requests reads the clock.
-    impl = server(records, FakeInference(*rounds), SingleUserAccess(), Intervals(store_retry_seconds=600.0))
-    records.away = True
-    await impl.prepare()
+    impl = await started_while_away(records, *([text("Hello."), finish()] for _ in range(2)))
     impl.start()
     with pytest.raises(ApiError, match="cannot be reached") as refused:
-        await created_at(impl)
+        await created(impl)
     assert refused.value.status == 503
-    assert await created_at(impl, store=False) != NOW
+    assert (await created(impl, store=False))["created_at"] != NOW
     records.away = False
-    assert await created_at(impl) == NOW
+    assert (await created(impl))["created_at"] == NOW
+    await impl.shutdown()
+
+
+async def test_stored_response_has_not_expired_as_long_as_the_clock_of_the_store_is_not_known() -> None:
+    records = OtherClock(MemoryRecords(clock=lambda: NOW))
+    other = server(records, FakeInference([text("Hello."), finish()]), SingleUserAccess())
+    response_id = (await created(other))["id"]
+    impl = await started_while_away(records)
+    records.away = False
+    assert (await impl.reader.retrieve(response_id))["id"] == response_id
+    listed = await impl.reader.list(limit=9, after=None, order="desc", model=None)
+    assert [each["id"] for each in listed.data] == [response_id]
+    await impl.delete(response_id)
+    with pytest.raises(ApiError, match="not found"):
+        await other.reader.retrieve(response_id)
+    await other.shutdown()
     await impl.shutdown()
