@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from ...core.owner import Owner
@@ -17,6 +18,7 @@ OTHER: Final = "other"
 """Stands for the values of a dimension beyond those that are counted by their names."""
 _CHARACTERS: Final = 200
 """Maximum characters of a value of a dimension."""
+_HASH_BYTES: Final = 16
 _CONTAINERS: Final = {name: kind.container for name, kind in ITEM_KINDS.items() if kind.container}
 _MADE: Final = {name: kind.makes for name, kind in ITEM_KINDS.items() if kind.makes}
 
@@ -54,19 +56,21 @@ def dimensions_of(ended: Ended, metadata_key: str | None) -> Dimensions:
     """Return whose response it was."""
     owner, response = ended.owner, ended.response
     metadata = (response.get("metadata") or {}).get(metadata_key, "") if metadata_key else ""
-    return Dimensions(
-        owner.tenant[:_CHARACTERS],
-        owner.principal[:_CHARACTERS],
-        owner.team[:_CHARACTERS],
-        owner.key[:_CHARACTERS],
-        response["model"][:_CHARACTERS],
-        metadata[:_CHARACTERS],
-    )
+    values = owner.tenant, owner.principal, owner.team, owner.key, response["model"], metadata
+    return Dimensions(*map(counted_value, values))
+
+
+def counted_value(value: str) -> str:
+    """Return a value as `Dimensions` has it: a long one is cut, with a hash, so that it differs from others like it."""
+    if len(value) <= _CHARACTERS:
+        return value
+    end = f"~{blake2b(value.encode(), digest_size=_HASH_BYTES).hexdigest()}"
+    return value[: _CHARACTERS - len(end)] + end
 
 
 def counted_identity(owner: Owner) -> tuple[str, str]:
     """Return the tenant and the name of a user as `Dimensions` has them."""
-    return owner.tenant[:_CHARACTERS], owner.principal[:_CHARACTERS]
+    return counted_value(owner.tenant), counted_value(owner.principal)
 
 
 def counts_of(ended: Ended) -> Counts:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from ...config.roles import Roles
 from ...core.owner import Owner
-from .counted import Dimensions
+from .counted import Dimensions, counted_identity, counted_value
 
 
 class Seen(NamedTuple):
@@ -46,14 +45,15 @@ class Visibility:
     def seen_by(self, reader: Owner) -> Seen:
         """Return whose usage a user sees."""
         needs = ("tenant",) if self.roles.is_operator(reader) else ("tenant", "user", "team")
-        return Seen(self.only_user(reader), partial(self.shows, reader), () if reader.is_anonymous else needs)
+        return Seen(self.only_user(reader), self._shown_to(reader), () if reader.is_anonymous else needs)
 
-    def shows(self, reader: Owner, usage: Dimensions) -> bool:
-        """Return whether a user may read this usage."""
-        if reader.is_anonymous:
-            return True
-        if usage.tenant != reader.tenant:
-            return False
-        if usage.user == reader.principal or self.roles.is_operator(reader):
-            return True
-        return bool(usage.team) and usage.team == self.roles.leads(reader)
+    def _shown_to(self, reader: Owner) -> Callable[[Dimensions], bool]:
+        """Return what tells whether a user may read usage."""
+        tenant, user = counted_identity(reader)
+        sees_tenant, team = self.roles.is_operator(reader), counted_value(self.roles.leads(reader))
+
+        def shows(usage: Dimensions) -> bool:
+            is_of_team = bool(team) and usage.team == team
+            return usage.tenant == tenant and (sees_tenant or usage.user == user or is_of_team)
+
+        return (lambda _: True) if reader.is_anonymous else shows

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features import usage
-from llama_stack_responses.features.usage.counted import OTHER, Dimensions, counts_of, dimensions_of
+from llama_stack_responses.features.usage.counted import OTHER, Dimensions, counted_identity, counts_of, dimensions_of
 from llama_stack_responses.features.usage.histograms import BINS, FIRST_TOKEN, bin_of, histogram
 from llama_stack_responses.features.usage.naming import Bounds, Names
 from llama_stack_responses.features.usage.rows import PARTS, encode_pending, stored_table, table_of
@@ -125,9 +125,10 @@ def test_dimensions_are_of_the_caller_and_cut() -> None:
     owner = Owner("u" * 1000, {"teams": ["search"], "keys": ["key_1"]}, "acme")
     response_of_project = ended(owner, model="local/m", metadata={"project": "x", "other": "y"})
 
-    assert dimensions_of(response_of_project, "project") == Dimensions(
-        "acme", "u" * 200, "search", "key_1", "local/m", "x"
-    )
+    dimensions = dimensions_of(response_of_project, "project")
+    assert dimensions == Dimensions("acme", dimensions.user, "search", "key_1", "local/m", "x")
+    assert re.fullmatch("u{167}~[0-9a-f]{32}", dimensions.user)
+    assert counted_identity(owner) == ("acme", dimensions.user)
     assert dimensions_of(response_of_project, None).metadata == ""
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from llama_stack_responses.config.roles import Roles
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.features.usage.counted import Counts, Dimensions
+from llama_stack_responses.features.usage.counted import Counts, Dimensions, dimensions_of
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.queries import asked, page_of
 from llama_stack_responses.features.usage.reading import Reading
@@ -24,6 +24,7 @@ from llama_stack_responses.features.usage.rows import Table
 from llama_stack_responses.features.usage.settings import Price
 from llama_stack_responses.features.usage.visibility import Seen, Visibility
 from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.request_handling import Query
 
@@ -260,7 +261,26 @@ def test_usage_is_seen_by_its_user_their_lead_and_readers(
     visibility = Visibility(Roles(operator={"roles": ["operator"]}, team_lead={"roles": ["lead"]}))
     usage = Dimensions(tenant, user, team, "", "m", "")
 
-    assert visibility.shows(reader, usage) == seen
+    assert visibility.seen_by(reader).shows(usage) == seen
     only = visibility.only_user(reader)
     assert only is None or only == reader
     assert (only is None) >= (seen and user != reader.principal)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "by"),
+    [({}, "principal"), ({"teams": ["search"], "roles": ["operator"]}, "tenant"), ({"roles": ["lead"]}, "teams")],
+)
+def test_usage_under_a_long_name_is_seen_by_those_whose_it_is(attributes: dict[str, list[str]], by: str) -> None:
+    visibility = Visibility(Roles(operator={"roles": ["operator"]}, team_lead={"roles": ["lead"]}))
+
+    def user(principal: str, name: str, groups: dict[str, list[str]]) -> Owner:
+        teams = {"teams": [name]} if by == "teams" else {}
+        return Owner(name if by == "principal" else principal, groups | teams, name if by == "tenant" else "")
+
+    mine, others = "n" * 300 + "1", "n" * 300 + "2"
+    response = {"id": "resp_1", "status": "completed", "model": "m"}
+    usage = dimensions_of(Ended(response, user("ada", mine, {}), None, 0.0), None)
+    assert max(map(len, usage)) == 200
+    assert visibility.seen_by(user("bob", mine, attributes)).shows(usage)
+    assert not visibility.seen_by(user("bob", others, attributes)).shows(usage)
