@@ -13,8 +13,9 @@ import httpx
 
 from benchmarks.trial.load import noise, send
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Trial, plain, running
+from benchmarks.trial.site import Trial, running
 from llama_stack_responses.cli import main
+from tests.support.stack import LiveStack
 from tests.support.waiting import wait_until
 
 _PAGE_BYTES: Final = 4096
@@ -27,7 +28,7 @@ def damage(trial: Trial) -> Outcome:
     """Overwrite eight pages: the server says so, and most of the responses can be saved."""
     count = 20 if trial.short else 200
     file = trial.folder / "store" / "responses.db"
-    with running(trial, None, plain) as site:
+    with running(trial, None, LiveStack) as site:
         texts = [f"{number} {noise(_LETTERS, number)}" for number in range(count)]
         with httpx.Client(base_url=f"{site.address}/v1", timeout=60, trust_env=False, verify=False) as http:  # noqa: S501
             sent = [send(http, each, "answer") for each in texts]

@@ -9,9 +9,9 @@ from redis import Redis
 from benchmarks.servers import REPOSITORY
 from benchmarks.trial.load import Load
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Trial, plain, running
+from benchmarks.trial.site import Trial, running
 from tests.support.process import StartError
-from tests.support.stack import PACKAGES
+from tests.support.stack import PACKAGES, LiveStack
 from tests.support.valkey import PATIENCE, Valkey
 from tests.support.waiting import wait_until
 
@@ -22,7 +22,7 @@ def eviction(trial: Trial) -> Outcome:
     with (
         Valkey(trial.folder / "store") as database,
         Redis.from_url(f"{database.url}?{PATIENCE}") as admin,
-        running(trial, database, plain) as site,
+        running(trial, database, LiveStack) as site,
     ):
         load = Load(site.address)
         with load.working():
@@ -54,7 +54,7 @@ def _is_refused(trial: Trial) -> bool:
     with Valkey(trial.folder / "forgetful", "--appendonly", "no") as database:
         env = {"INFERENCE_URL": "http://127.0.0.1:9/v1", "PYTHONPATH": PACKAGES, **database.environment}
         template = REPOSITORY / "templates" / "redis" / "config.yaml"
-        server = plain(template, env, trial.folder / "refused", trial.host)
+        server = LiveStack(template, env, trial.folder / "refused", trial.host)
         try:
             server.start()
         except StartError:

@@ -12,10 +12,11 @@ import asyncpg
 
 from benchmarks.trial.load import Load
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Trial, plain, running
+from benchmarks.trial.site import Trial, running
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres, Standby
 from tests.support.sentinel import Sentinel
+from tests.support.stack import LiveStack
 from tests.support.valkey import Valkey
 
 
@@ -37,7 +38,7 @@ class Pair:
 def failover(trial: Trial) -> Outcome:
     """Kill the primary: Sentinel promotes the replica, an operator PostgreSQL's standby."""
     pairs = _redis if trial.store == "redis" else _postgres
-    with pairs(trial) as pair, running(trial, pair.primary, plain, pair.environment) as site:
+    with pairs(trial) as pair, running(trial, pair.primary, LiveStack, pair.environment) as site:
         load = Load(site.address)
         with load.working():
             time.sleep(3 if trial.short else 10)

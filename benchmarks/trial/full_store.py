@@ -14,7 +14,7 @@ from redis import Redis
 
 from benchmarks.trial.load import Load, noise, send
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Site, Trial, plain, running
+from benchmarks.trial.site import Site, Trial, running
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.stack import LiveStack
@@ -39,7 +39,7 @@ def full_store(trial: Trial) -> Outcome:
     with (
         _disk(folder, _DISK_MB[trial.store]) as resize,
         _server(trial, folder) as database,
-        running(trial, database, plain) as site,
+        running(trial, database, LiveStack) as site,
     ):
         if database and trial.store == "redis":
             _limit(database, _MEMORY_MB)

@@ -15,7 +15,7 @@ from redis import Redis
 
 from benchmarks.trial.load import Load
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Site, Trial, plain, running
+from benchmarks.trial.site import Site, Trial, running
 from tests.support.database import DatabaseServer
 from tests.support.stack import LiveStack
 from tests.support.stores import serving
@@ -69,7 +69,7 @@ def cut_connections(trial: Trial) -> Outcome:
 
 
 def _outage(trial: Trial, what: str, trouble: Callable[[Site[LiveStack]], None]) -> Outcome:
-    with serving(trial.store, trial.folder / "store") as database, running(trial, database, plain) as site:
+    with serving(trial.store, trial.folder / "store") as database, running(trial, database, LiveStack) as site:
         load = Load(site.address)
         with load.working():
             time.sleep(2)

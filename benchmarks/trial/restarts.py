@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.trial.load import MODEL, Load
 from benchmarks.trial.outcome import Outcome
-from benchmarks.trial.site import Site, Trial, plain, running
+from benchmarks.trial.site import Site, Trial, running
 from tests.support.stack import LiveStack
 from tests.support.stores import serving
 
@@ -50,7 +50,7 @@ def kill(trial: Trial) -> Outcome:
 
 @contextmanager
 def _site(trial: Trial) -> Iterator[Site[LiveStack]]:
-    with serving(trial.store, trial.folder / "store") as database, running(trial, database, plain) as site:
+    with serving(trial.store, trial.folder / "store") as database, running(trial, database, LiveStack) as site:
         yield site
 
 

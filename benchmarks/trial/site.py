@@ -176,11 +176,6 @@ type Make[Server: LiveStack] = Callable[[Path, dict[str, str], Path, Host], Serv
 """Prepares a server, by its configuration, its environment, the folder of its state, and its host."""
 
 
-def plain(config: Path, env: dict[str, str], folder: Path, host: Host) -> LiveStack:
-    """Prepare a server. Outside of tests, which may fork it, it is started as operators do."""
-    return LiveStack(config, env, folder, host)
-
-
 @contextmanager
 def running[Server: LiveStack](
     trial: Trial, database: DatabaseServer | None, make: Make[Server], environment: Mapping[str, str] | None = None

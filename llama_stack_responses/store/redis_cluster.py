@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, override
 from urllib.parse import urlsplit
 
@@ -58,6 +59,27 @@ class _Range(NamedTuple):
     nodes: Sequence[_Node]
 
 
+@dataclass(slots=True)
+class _Call:
+    """A call, and what became of its tries.
+
+    Attributes:
+        slot: the slot of its key.
+        node: the node that was tried last; None if none was known.
+        asked: the node that alone has to be asked next, while the slot moves to it; None for the slot's primary.
+        failure: why the last try failed that was not redirected.
+        failures: how many tries failed.
+        redirects: how often it was redirected since.
+    """
+
+    slot: int
+    node: _Node | None = None
+    asked: _Node | None = None
+    failure: RedisError | None = None
+    failures: int = 0
+    redirects: int = 0
+
+
 class ClusterConnections(Connections):
     """Connections to the primaries of a cluster.
 
@@ -96,31 +118,44 @@ class ClusterConnections(Connections):
         await super().close()
 
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
-        slot = key_slot(key.encode())
-        failures = redirects = 0
-        node = asked = failure = None
+        call = _Call(key_slot(key.encode()))
         while True:
+            # A call that pauses after a failure has its turn until then.
             async with AsyncExitStack() as held:
                 try:
-                    node = asked or await self._owner(slot)
-                    await self._take_turn(held, node, failure)
-                    # While it waited, others may have learned that the primary is another one.
-                    if asked or node == await self._owner(slot):
-                        result = await (_asking(self._client(node), command) if asked else command(self._client(node)))
-                        self._failing.discard(node)
-                        return result
+                    return await self._tried(held, call, command)
                 except RedisError as error:
-                    if isinstance(error, AskError) and node and redirects < _MAX_REDIRECTS:
-                        redirects += 1
-                        asked = self._redirected(slot, error, node)
-                        continue
-                    failure = TryAgainError("redirected too often") if isinstance(error, AskError) else error
-                    # While a slot moves, each try may be redirected.
-                    redirects, failures, asked = 0, failures + 1, None
-                    self._doubt(node, failure)
-                    if self._gives_up(node, failure, failures):
-                        raise failure from None
-                    await asyncio.sleep(BACKOFF.compute(failures))
+                    await self._prepare_next_try(call, error)
+
+    async def _tried[Result](self, held: AsyncExitStack, call: _Call, command: Command[Result]) -> Result:
+        """Make a call once.
+
+        Raises:
+            RedisError: it failed.
+            NotSent: it got no turn.
+        """
+        client = self._client(await self._take_turn(held, call))
+        result = await (_asking(client, command) if call.asked else command(client))
+        self._failing.discard(call.node)
+        return result
+
+    async def _prepare_next_try(self, call: _Call, error: RedisError) -> None:
+        """Follow a redirect, or pause after a failure.
+
+        Raises:
+            RedisError: there is no other try.
+        """
+        if isinstance(error, AskError) and call.node and call.redirects < _MAX_REDIRECTS:
+            call.redirects += 1
+            call.asked = self._redirected(call.slot, error, call.node)
+            return
+        call.failure = TryAgainError("redirected too often") if isinstance(error, AskError) else error
+        # While a slot moves, each try may be redirected.
+        call.redirects, call.failures, call.asked = 0, call.failures + 1, None
+        self._doubt(call.node, call.failure)
+        if self._gives_up(call.node, call.failure, call.failures):
+            raise call.failure from None
+        await asyncio.sleep(BACKOFF.compute(call.failures))
 
     def _gives_up(self, node: _Node | None, error: RedisError, failures: int) -> bool:
         """Return whether a call is not made again that has failed so often, this time at this node.
@@ -134,22 +169,27 @@ class ClusterConnections(Connections):
             self._failing.add(node)
         return gives_up
 
-    async def _take_turn(self, held: AsyncExitStack, node: _Node, failure: RedisError | None) -> None:
-        """Wait for a connection to a node, which is this call's until `held` ends.
-
-        Args:
-            failure: that of an earlier try, which may have been applied: it is the error if there is no other try.
+    async def _take_turn(self, held: AsyncExitStack, call: _Call) -> _Node:
+        """Wait for a connection to the node that a call has to ask; it is the call's until `held` ends.
 
         Raises:
+            RedisError: no node says which one it is.
             NotSent: no connection became free in time, or the connections are being closed.
         """
-        try:
-            await held.enter_async_context(self._slots_of(node).taken())
-        except NotSent:
-            if failure is None:
-                raise
-            with errors_as_503():
-                raise failure from None
+        taken = None
+        # While the call waits, others may learn that the primary is another one.
+        while taken != (node := call.asked or await self._owner(call.slot)):
+            await held.aclose()
+            taken = call.node = node
+            try:
+                await held.enter_async_context(self._slots_of(node).taken())
+            except NotSent:
+                if call.failure is None:
+                    raise
+                # An earlier try may have been applied.
+                with errors_as_503():
+                    raise call.failure from None
+        return node
 
     async def listener(self, key: str) -> Redis:
         self._forget_map()
