@@ -47,6 +47,7 @@ from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
 from .sealing.sealer import Sealer
+from .service.responses import OpenAIResponsesImpl
 from .store.ends import AtEnd, Ended, OnEnd
 from .store.object_events import ObjectEvent, ObjectEvents
 from .store.records import Records
@@ -182,6 +183,10 @@ def _nothing() -> None:
     """Do nothing: the feature has no background tasks."""
 
 
+def _nothing_to_connect(_: OpenAIResponsesImpl) -> None:
+    """Do nothing: what the feature brings does not use the API itself."""
+
+
 async def _nothing_to_close() -> None:
     """Do nothing: the feature holds nothing open."""
 
@@ -200,6 +205,9 @@ class Feature:
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
         cards: what it shows on the page, in the view of what runs now.
         views: its own views of the page.
+        connect: gets the implementation of the API, for what the feature does beside its routes: to create responses,
+            to know the worker of this server, or to share work with other servers. It is called once, before the
+            routes are created and the background tasks start, in an event loop that does not serve requests.
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
@@ -220,6 +228,7 @@ class Feature:
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
     views: Sequence[PageView] = ()
+    connect: Callable[[OpenAIResponsesImpl], None] = _nothing_to_connect
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None

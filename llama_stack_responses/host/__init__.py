@@ -22,7 +22,7 @@ from ..inputs.moderation import NoModeration
 from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
-from ..service.limited_requests import LimitedRequests
+from ..service.responses import OpenAIResponsesImpl
 from ..store.audit_log import AuditLog
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
@@ -110,7 +110,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         stack.activity,
     )
     provided = ResponsesProvider(config, records, stack.sealer, dependencies, access, features, authenticate)
-    _limit(provided.limited, plain_inference)
+    _connect(provided, features, plain_inference)
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided
@@ -121,10 +121,12 @@ def _records(config: ResponsesConfig, access: HostAccess, telemetry: Telemetry) 
     return with_tiers(measured, config, telemetry)
 
 
-def _limit(limited: LimitedRequests, plain_inference: HostPlainInference) -> None:
-    """Limit what asks models and is no response."""
-    plain_inference.limit(limited)
-    limit_inference_routes(limited)
+def _connect(impl: OpenAIResponsesImpl, features: Sequence[Feature], plain_inference: HostPlainInference) -> None:
+    """Give features the implementation, and limit what asks models and is no response."""
+    for feature in features:
+        feature.connect(impl)
+    plain_inference.limit(impl.limited)
+    limit_inference_routes(impl.limited)
 
 
 def _attachments(stack: Stack, deps: dict[Api, Any]) -> Attachments:

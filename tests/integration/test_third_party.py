@@ -46,7 +46,7 @@ def test_responses_are_kept_in_store_of_others(stack: LiveStack, upstream: Upstr
 def test_feature_of_others_has_routes_settings_and_tasks(stack: LiveStack) -> None:
     with Wire(stack) as wire:
         answer = wire.http.get("/acme/greeting").json()
-    assert answer == {"greeting": "Good morning", "ticks": True, "of": "ResponsesProvider"}
+    assert answer == {"greeting": "Good morning", "ticks": True, "connected": True}
 
 
 def test_feature_of_others_refuses_requests(stack: LiveStack) -> None:

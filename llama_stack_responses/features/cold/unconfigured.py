@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Final
 from ...concurrency.tasks import LoopTask
 from ...core.errors import ApiError
 from ...core.owner import Owner
-from ...store.records import Condition, Op, Record, Records, range_in
+from ...logs import get_logger
+from ...store.records import Condition, Op, Record, Records, after_prefix, range_in
 from ...store.wrapped import WrappedRecords
 from ...telemetry.instrumentation import Telemetry
-from .rows import FOLDER
+from .rows import CHAINS, FOLDER
 
 if TYPE_CHECKING:
     from .unpacking_records import UnpackingRecords
+
+logger = get_logger(__name__)
 
 _SECONDS: Final = 60.0
 """Seconds between two looks whether servers with the setting have packed something."""
@@ -62,9 +65,13 @@ class UnconfiguredRecords(WrappedRecords):
         return self._unpacking or self._records
 
     async def _look(self) -> None:
-        """Look whether something was packed."""
-        if FOLDER in await self._records.get_many([FOLDER]):
-            self._unpacking = open_unconfigured(self._records, self._telemetry)
+        """Look whether something was packed, and log an error if some of it is not deleted."""
+        if FOLDER not in await self._records.get_many([FOLDER]) or self._unpacking:
+            return
+        self._unpacking = open_unconfigured(self._records, self._telemetry)
+        with suppress(ApiError):  # if a part of the store is away, others are read without the line in the log
+            if await self._unpacking.range(CHAINS, after_prefix(CHAINS), limit=1):
+                logger.error("there are responses in the object store of the setting 'archive', which is not set here")
 
     async def _try_look(self) -> None:
         with suppress(ApiError):  # where the row is, may be away, and the rest of the store not

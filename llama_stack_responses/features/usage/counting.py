@@ -34,8 +34,9 @@ def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature
         admit_items=limits.admit_items,
         on_end=limits.count,
         views=[PageView("usage", "Usage", "chart", "u", {"metadata_key": settings.metadata_key})],
-        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder), tables)],
+        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(_at_end, settings.metadata_key, Placement(partitions_of(stack.records)), limits),
+        connect=lambda impl: tables.work_with(impl.jobs.watched),
         start=partial(_start, tables, limits),
         close=partial(_stop, tables, limits),
     )
@@ -59,11 +60,9 @@ def _routes(
     stack: Stack,
     settings: Usage,
     reading: Reading,
-    tables: Tables,
-    impl: OpenAIResponsesImpl,
+    _: OpenAIResponsesImpl,
     limits: RouteAdmission,
 ) -> APIRouter:
-    tables.work_with(impl.jobs.watched)
     prices = Prices(settings.prices, settings.currency)
     visibility = Visibility(stack.config.roles)
     return usage_router(reading, prices, visibility, stack.current_user, limits)

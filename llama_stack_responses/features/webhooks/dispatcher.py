@@ -282,7 +282,7 @@ class Dispatcher:
 
     async def _taken(self, key: str, version: int | None, now: float) -> int | None:
         """Take a lease, or renew the one with this version; return its version, None if another server has it."""
-        assert self._workers, "there are no routes"
+        assert self._workers, "it is not connected"
         put = Put(key, self._workers.worker_id.encode(), now + _LEASE_SECONDS)
         if await committed(self._records, [put], [VersionIs(key, version)]):
             return (version or 0) + 1

@@ -36,8 +36,7 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
 
     stack.events.add(partial(recorded_of_object, kept_seconds), lambda event: dispatcher.happened(event.id))
 
-    def of_users(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        dispatcher.work_with(impl.jobs)
+    def of_users(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         look, user, policy = dispatcher.look, stack.current_user, stack.address_policy
         return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, policy, look, settings, user, limits))
 
@@ -49,6 +48,7 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
         views=[PageView("webhooks", "Webhooks", "send", "w")],
         at_end=partial(recorded, kept_seconds),
         on_end=dispatcher.ended,
+        connect=lambda impl: dispatcher.work_with(impl.jobs),
         start=dispatcher.start,
         close=dispatcher.stop,
     )

@@ -21,6 +21,7 @@ def open_feature(stack: Stack) -> Feature:
     ticks = Ticks()
     return Feature(
         routes=[lambda impl, limits: _router(settings, ticks, impl, limits)],
+        connect=ticks.connect,
         start=ticks.start,
         close=ticks.close,
         fill=refuse_marked,
@@ -32,10 +33,16 @@ class Ticks:
 
     def __init__(self) -> None:
         self.count = 0
+        self.impl: OpenAIResponsesImpl | None = None
         self._task: asyncio.Task[None] | None = None
 
+    def connect(self, impl: OpenAIResponsesImpl) -> None:
+        """Take the implementation of the API."""
+        self.impl = impl
+
     def start(self) -> None:
-        """Start to count."""
+        """Start to count, if the implementation is known by then."""
+        assert self.impl
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -66,7 +73,7 @@ def _router(settings: Acme, ticks: Ticks, impl: OpenAIResponsesImpl, limits: Rou
     router = APIRouter(prefix="/v1/acme", route_class=routes_within(limits))
 
     async def greet() -> Response:
-        return JSONResponse({"greeting": settings.greeting, "ticks": ticks.count > 0, "of": type(impl).__name__})
+        return JSONResponse({"greeting": settings.greeting, "ticks": ticks.count > 0, "connected": ticks.impl is impl})
 
     router.add_api_route("/greeting", greet, methods=["GET"])
     return router

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import MethodType, SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
@@ -13,11 +15,15 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.setting_values import WrongConfiguration
-from llama_stack_responses.features.cold.missing_setting import MissingSetting
-from llama_stack_responses.features.cold.rows import Chain, Place, RecordStub
+from llama_stack_responses.feature import Stack
+from llama_stack_responses.features.cold.feature import open_feature
+from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.rows import FOLDER, Chain, Place, RecordStub
 from llama_stack_responses.features.cold.settings import SETTINGS, ColdTier
 from llama_stack_responses.features.cold.tier import open_tier
+from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.telemetry.instrumentation import Telemetry
@@ -92,8 +98,17 @@ async def test_command_without_the_setting_says_what_it_cannot_read() -> None:
 
 async def test_server_without_the_setting_says_that_responses_are_packed(caplog: pytest.LogCaptureFixture) -> None:
     records = MemoryRecords()
-    await MissingSetting(records).look()
+    await records.commit([Put(FOLDER, b"0" * 16)])
+    await UnconfiguredRecords(records, Telemetry()).get_many(["r/resp_1"])
     assert not caplog.records
     await records.commit([Put(PLACE.key, CHAIN.encode())])
-    await MissingSetting(records).look()
+    await UnconfiguredRecords(records, Telemetry()).get_many(["r/resp_1"])
     assert "there are responses in the object store" in caplog.text
+
+
+def test_packing_shares_its_work_by_the_name_of_the_worker(tmp_path: Path) -> None:
+    config = ResponsesConfig.model_validate({"archive": {"url": f"file://{tmp_path}"}})
+    stack = SimpleNamespace(config=config, records=MemoryRecords(), telemetry=Telemetry())
+    feature = open_feature(cast("Stack", stack))
+    feature.connect(cast("OpenAIResponsesImpl", SimpleNamespace(jobs=SimpleNamespace(worker_id="worker_1"))))
+    assert cast("Packing", cast("MethodType", feature.start).__self__).shares.worker == "worker_1"
