@@ -9,7 +9,10 @@ have or lack:
   `ProfileSettings` for each of those of single models. It is imported before the configuration, and imports only
   `admission.py` and what is below it.
 - `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
-  (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
+  (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has. It is imported
+  when that is done.
+- `unfinished.py` with `open_unfinished(records, decoder) -> Finish`: what finishes its deletions that were interrupted,
+  whenever expired responses are deleted. A feature that deletes in one commit has none.
 - `on_request.py` with `open_on_request(records, decoder, config) -> OwnedObjects`: what it keeps of users that is
   exported and deleted only if the command has the option with the name of the feature.
 - `tier.py` with `open_tier(records, config, telemetry) -> Records`: what it puts between the store and those that use

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from ..concurrency.offloading import Computation, in_thread_if_large
@@ -24,7 +24,7 @@ from .conversation_store import ConversationAppend, ConversationStore, without_s
 from .decoder import Decoder
 from .ends import AtEnd, Ends, OnEnd
 from .expiry import Expiry
-from .feature_store import open_feature_stores
+from .feature_store import FeatureStore, open_feature_stores, open_unfinished
 from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
@@ -86,7 +86,6 @@ class Archive:
         list: reads a page of an owner's responses, as `ResponseList` does.
         history, recent, recent_of_conversation: read histories, as `Histories` does.
         find_items: finds items by their ids, as `ItemFinder` does.
-        of_features: what the features store.
         scores: what people and scripts think of responses.
         placement: chooses the tags of new responses and conversations.
         horizon: returns how far a deletion of what has expired goes, as `Retention` does.
@@ -120,7 +119,7 @@ class Archive:
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder, clock)
         """The store of the conversations."""
-        self.of_features = open_feature_stores(records, decoder)
+        self._unfinished = open_unfinished(records, decoder)
         self._histories = Histories(records, decoder, self.conversations, recent_bytes)
         self.history, self.recent = self._histories.whole, self._histories.newest
         self.recent_of_conversation = self._histories.newest_of_conversation
@@ -317,6 +316,11 @@ class Archive:
             if not ops or await committed(self._records, ops, conditions):
                 return
 
+    @cached_property
+    def of_features(self) -> Sequence[FeatureStore]:
+        """What the features store, for exports, counts and deletions of all that a user has."""
+        return open_feature_stores(self._records, self.decoder)
+
     @property
     def transactional(self) -> bool:
         """Whether the store is transactional."""
@@ -402,8 +406,8 @@ class Archive:
         """
         await self._garbage_collector.resume(limit)
         await self.conversations.resume(limit)
-        for store in self.of_features:
-            await store.resume(limit)
+        for finish in self._unfinished:
+            await finish(limit)
         # By the store's clock: by that of a server, others might lose their responses and leases.
         horizon = horizon or self.horizon(await self._records.now())
         deleted = await self._expiry.run(horizon.oldest, limit)

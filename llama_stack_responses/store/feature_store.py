@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -79,9 +79,9 @@ class FeatureStore(OwnedObjects, Protocol):
         """End what an owner has beside these objects, once they are deleted with all that the owner has stored."""
         ...
 
-    async def resume(self, limit: int) -> None:
-        """Finish at most `limit` deletions that were interrupted."""
-        ...
+
+Finish = Callable[[int], Awaitable[None]]
+"""Finishes at most a number of deletions that were interrupted. Raises `ApiError` 503 if the store is unavailable."""
 
 
 @runtime_checkable
@@ -96,3 +96,8 @@ class Sized(Protocol):
 def open_feature_stores(records: Records, decoder: Decoder) -> list[FeatureStore]:
     """Return what the features of this installation keep in a store: the `open_store` of their `stored.py`."""
     return [module.open_store(records, decoder) for module in modules_of_features("stored").values()]
+
+
+def open_unfinished(records: Records, decoder: Decoder) -> list[Finish]:
+    """Return what finishes deletions of features: the `open_unfinished` of their `unfinished.py`."""
+    return [module.open_unfinished(records, decoder) for module in modules_of_features("unfinished").values()]

@@ -337,7 +337,7 @@ async def test_skills_and_their_quota_stay_over_moves_between_numbers_of_partiti
     for skill_id in skill_ids:
         await skills.delete(ADA, skill_id)
     clock.now += HOUR + 1
-    await skills.resume(9)
+    await SkillStore(records, Decoder()).resume(9)
     assert {key.partition("/")[0] for key, _ in await records.range("sk/", "sw", limit=99)} == {"so"}
 
 

@@ -54,9 +54,6 @@ class BatchesOfOwners:
         """Delete what is kept of an owner beside their batches."""
         await self._batches.forget(Hasher(owner).owner)
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: a batch is deleted after the rows of its lines."""
-
 
 def open_store(records: Records, _: Decoder) -> BatchesOfOwners:
     """Return the batches in a store."""

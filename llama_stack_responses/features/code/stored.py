@@ -33,7 +33,7 @@ class SkillsOfOwners:
     def __init__(self, records: Records, decoder: Decoder, page: int = _PAGE_ROWS) -> None:
         self._store = store = SkillStore(records, decoder)
         self._records, self._decoder, self._page = records, decoder, page
-        self.delete, self.resume = store.delete, store.resume
+        self.delete = store.delete
         self.forget = partial(end_containers_of, records)
 
     async def ids_of(self, owner: Owner) -> AsyncIterator[str]:

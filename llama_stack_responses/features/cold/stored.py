@@ -52,9 +52,6 @@ class PackedChains:
     async def forget(self, owner: Owner) -> None:
         """Do nothing: the last of an owner's responses deletes the chain."""
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: a chain is deleted in one commit."""
-
     async def sizes(self) -> AsyncIterator[tuple[Owner, int]]:
         """Yield the owner of each chain, and the bytes that it takes in the store and in the object store."""
         async for page in pages_of(self._records, CHAINS):

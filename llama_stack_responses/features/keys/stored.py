@@ -50,9 +50,6 @@ class KeysOfOwners:
     async def forget(self, owner: Owner) -> None:
         """Do nothing: a user has no more than keys."""
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: a key is deleted in one commit."""
-
     async def _keys_of(self, owner: Owner) -> list[AccessKey]:
         # All keys are read: a store has few, and no list of those of an owner.
         own = [each async for each in self._keys.all() if each.owner.identity == owner.identity]

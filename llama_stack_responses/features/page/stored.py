@@ -42,9 +42,6 @@ class RefusedOfOwners:
         if index := index_of(self._records):
             await index.purge()
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: a row is deleted in one commit."""
-
 
 def open_store(records: Records, _: Decoder) -> RefusedOfOwners:
     """Return the refused requests in a store."""

@@ -54,9 +54,6 @@ class ScoresOfOwners:
     async def forget(self, owner: Owner) -> None:
         """Do nothing: a response has no more than one score."""
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: a score is deleted in one commit."""
-
 
 def open_store(records: Records, decoder: Decoder) -> ScoresOfOwners:
     """Return the scores in a store."""

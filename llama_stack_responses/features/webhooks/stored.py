@@ -49,9 +49,6 @@ class EndpointsOfOwners:
         await self._deliveries.forget(of)
         await self._endpoints.forget(of)
 
-    async def resume(self, limit: int) -> None:
-        """Do nothing: an endpoint is deleted after its deliveries, and what is left of them expires."""
-
     async def _deliveries_to(self, endpoint: str) -> AsyncIterator[Json]:
         async for each in self._deliveries.every(endpoint):
             yield delivery_object(each)
