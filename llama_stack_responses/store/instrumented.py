@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Op, Record, Records, filled_in, get_or_floors, range_in, replicated
+from .records import Condition, Op, Record, Records, filled_in, get_or_floors, range_in, ranges_in, replicated
 from .wrapped import WrappedRecords
 
 
@@ -70,3 +70,10 @@ class MeasuredRecords(WrappedRecords):
         """Say which ranges of one partition may have rows, and time the call."""
         with self._telemetry.storing("range"):
             return await filled_in(self._records, number, ranges)
+
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        """Read several ranges of one partition, and time the call."""
+        with self._telemetry.storing("range"):
+            return await ranges_in(self._records, number, ranges, limit=limit, reverse=reverse)

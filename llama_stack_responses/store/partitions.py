@@ -49,6 +49,7 @@ from .records import (
     filled_in,
     get_or_floors,
     pages_of,
+    ranges_in,
     replicated,
     server_of,
     until,
@@ -221,6 +222,13 @@ class PartitionedRecords:
         """Return for each range whether one partition may have rows in it."""
         await self._check()
         return await filled_in(self._parts[number], 0, ranges)
+
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        """Return several ranges of one partition."""
+        await self._check()
+        return await ranges_in(self._parts[number], 0, ranges, limit=limit, reverse=reverse)
 
     async def apply_noted(self, number: int) -> None:
         """Apply what was noted in one partition by processes that died before they applied it."""

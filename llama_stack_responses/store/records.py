@@ -363,6 +363,12 @@ class Partitioned(Protocol):
         """Return for each range from a start to an end whether one partition may have rows in it, in one call."""
         ...
 
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        """Return what `range_in` does for each of several ranges, in one call."""
+        ...
+
     async def apply_noted(self, number: int) -> None:
         """Write in other partitions what commits in this one have to, whose processes died before they did it.
 
@@ -426,10 +432,16 @@ async def replicated(records: Records, response_id: str, server: str) -> bool:
 
 @runtime_checkable
 class Ranged(Protocol):
-    """Records that say in one call which ranges have rows."""
+    """Records that read several ranges in one call."""
 
     async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Return for each range from a start to an end whether it has rows, of which some may have expired."""
+        ...
+
+    async def ranges(
+        self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        """Return what `range` does for each range from a start to an end; a row of several is sent once."""
         ...
 
 
@@ -495,6 +507,17 @@ async def filled_in(records: Records, number: int, ranges: Sequence[tuple[str, s
     if isinstance(records, Ranged):
         return await records.filled(ranges)
     return [bool(await records.range(*each, limit=1)) for each in ranges]
+
+
+async def ranges_in(
+    records: Records, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+) -> list[list[tuple[str, Record]]]:
+    """Return several ranges of one partition of records, as `range_in`: in one call, if the records can do that."""
+    if isinstance(records, Partitioned):
+        return await records.ranges_in(number, ranges, limit=limit, reverse=reverse)
+    if isinstance(records, Ranged):
+        return await records.ranges(ranges, limit=limit, reverse=reverse)
+    return [await records.range(*each, limit=limit, reverse=reverse) for each in ranges]
 
 
 async def apply_noted(records: Records, number: int) -> None:

@@ -284,6 +284,15 @@ class RedisRecords:
         bounds = [bound for each in ranges for bound in each]
         return [bool(each) for each in await self._run(self._scripts.filled, [self._index], [self._now(), *bounds])]
 
+    async def ranges(
+        self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        bounds = [bound for each in ranges for bound in each]
+        args = [self._now(), limit, "REV" if reverse else "", *bounds]
+        answer, of_ranges = await self._run(self._scripts.ranges, [self._index], args)
+        rows = _records(answer)
+        return [[rows[number] for number in numbers] for numbers in of_ranges]
+
     def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
         return self._open_pubsub()
 

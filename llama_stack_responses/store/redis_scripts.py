@@ -122,6 +122,46 @@ return found
 """
 )
 
+# KEYS[1]: the index. ARGV[3]: limit of each range; ARGV[4]: as ARGV[6] above; ARGV[5], ARGV[6]; ARGV[7], ARGV[8] ...:
+# starts and ends. Returns the rows of all ranges, each once, and for each range the numbers of its rows.
+_RANGES: Final = (
+    _COMMON
+    + """
+local limit, reverse = tonumber(ARGV[3]), ARGV[4] == 'REV'
+local found, spans, numbers = {}, {}, {}
+local function number_of(key)
+  if not numbers[key] then
+    local version, start = live(rows .. key)
+    if not version then return end
+    found[#found + 1] = key
+    found[#found + 1] = version
+    found[#found + 1] = redis.call('GETRANGE', rows .. key, start - 1, -1)
+    numbers[key] = #found / 3 - 1
+  end
+  return numbers[key]
+end
+for at = 5, #ARGV, 2 do
+  local from, to, span, more = '[' .. ARGV[at], '(' .. ARGV[at + 1], {}, true
+  while more and #span < limit do
+    local keys
+    if reverse then
+      keys = redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit)
+    else
+      keys = redis.call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', 0, limit)
+    end
+    for _, key in ipairs(keys) do
+      local number = #span < limit and number_of(key)
+      if number then span[#span + 1] = number end
+    end
+    more = #keys == limit
+    if reverse then to = '(' .. (keys[#keys] or '') else from = '(' .. (keys[#keys] or '') end
+  end
+  spans[#spans + 1] = span
+end
+return {found, spans}
+"""
+)
+
 # KEYS[1]: the index. ARGV[3], ARGV[4]; ARGV[5], ARGV[6] ...: starts and ends of ranges. Returns for each whether it has
 # keys, of which some may have expired.
 _FILLED: Final = """
@@ -335,6 +375,7 @@ class Scripts(NamedTuple):
     get_many: Script
     get_or_floors: Script
     range: Script
+    ranges: Script
     filled: Script
     commit: Script
     freeing_commit: Script
@@ -359,6 +400,7 @@ ON_SERVER: Final = Scripts(
     get_many=Script(_GET_MANY),
     get_or_floors=Script(_GET_OR_FLOORS),
     range=Script(_RANGE),
+    ranges=Script(_RANGES),
     filled=Script(_FILLED),
     commit=Script(_COMMIT),
     freeing_commit=Script(_COMMIT),
@@ -374,6 +416,7 @@ IN_CLUSTER: Final = Scripts(
     get_many=_of_cluster(_GET_MANY, "no-writes"),
     get_or_floors=_of_cluster(_GET_OR_FLOORS, "no-writes"),
     range=_of_cluster(_RANGE, "no-writes"),
+    ranges=_of_cluster(_RANGES, "no-writes"),
     filled=_of_cluster(_FILLED, "no-writes"),
     commit=_of_cluster(_COMMIT),
     freeing_commit=_of_cluster(_COMMIT, "allow-oom"),

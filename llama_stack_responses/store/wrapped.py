@@ -19,6 +19,7 @@ from .records import (
     get_or_floors,
     partitions_of,
     range_in,
+    ranges_in,
     replicated,
     server_of,
 )
@@ -111,6 +112,12 @@ class WrappedRecords:
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Say which ranges of one partition may have rows."""
         return await filled_in(self._records, number, ranges)
+
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        """Read several ranges of one partition."""
+        return await ranges_in(self._records, number, ranges, limit=limit, reverse=reverse)
 
     async def apply_noted(self, number: int) -> None:
         """Apply what was noted in one partition."""

@@ -72,5 +72,11 @@ class CountingProxy(WrappedRecords):
         self.reads += 1
         return await super().filled_in(number, ranges)
 
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        self.reads += 1
+        return await super().ranges_in(number, ranges, limit=limit, reverse=reverse)
+
     def pubsub(self) -> None:
         """Return None: no test here waits for notifications."""

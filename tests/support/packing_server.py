@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ LEASE_SECONDS = 3.0
 class _Packing(Packing):
     """Prints what it has packed."""
 
-    async def _commit(self, place: Any, there: Any, chain: Any, later: float) -> bool:
-        is_packed = await super()._commit(place, there, chain, later)
-        if is_packed:
-            print(*chain.unit.orders, flush=True)
-        return is_packed
+    async def _commit(self, number: int, chains: Sequence[Any], later: float) -> list[bool]:
+        are_packed = await super()._commit(number, chains, later)
+        for (_, _, chain), is_packed in zip(chains, are_packed, strict=True):
+            if is_packed:
+                print(*chain.unit.orders, flush=True)
+        return are_packed
 
 
 def opened(url: str, partitions: int) -> Records:

@@ -72,6 +72,12 @@ class WatchedRecords(WrappedRecords):
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         return await self._pass("range", lambda: super(WatchedRecords, self).filled_in(number, ranges))
 
+    async def ranges_in(
+        self, number: int, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        read = partial(super().ranges_in, number, ranges, limit=limit, reverse=reverse)
+        return await self._pass("range", read)
+
     async def apply_noted(self, number: int) -> None:
         await self._pass("apply_noted", lambda: super(WatchedRecords, self).apply_noted(number))
 

@@ -145,7 +145,6 @@ def _unit(idle: _Idle, rows: _Rows) -> Unit:
         [VersionIs(conversation.key, idle.version), *unchanged],
         {},
         tag_of(conversation.id),
-        is_shared=False,
         found=conversation.key,
         oldest=second(conversation.used_at),
         items=len(rows),

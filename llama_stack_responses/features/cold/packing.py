@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import batched
 from math import inf
 from typing import Final
 
-from ...concurrency.offloading import in_thread
+from ...concurrency.offloading import in_thread, list_yielding_lock
+from ...concurrency.tasks import gather_or_cancel
 from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
-from ...store.codec import UnreadableError
+from ...store.codec import TooLarge
 from ...store.decoder import Decoder
 from ...store.garbage_collector import GarbageCollector
 from ...store.layout import second
+from ...store.merged_records import MergedRecords
 from ...store.records import (
+    Condition,
     Delete,
     Op,
     Put,
@@ -45,7 +49,7 @@ from .pages import PagedRecords
 from .rows import CHAINS, RELEASES, Chain, Place, RecordStub, Release, packing
 from .settling import Settling
 from .shares import Share, Shares, Span
-from .units import Found, Part, Unit, Units, stub_ops
+from .units import Found, Part, ReadUnit, Unit, read_units, stub_ops, unit_of
 
 logger = get_logger(__name__)
 
@@ -72,6 +76,12 @@ _LEAST_BYTES: Final = 8 * 2**20
 _OBJECT_BYTES: Final = 24 * 2**20
 """Bytes with which an object ends; it has at most one chain more."""
 _ROWS: Final = 500
+_TOGETHER: Final = 64
+"""Responses that are read, packed and committed at a time, unless one chain has more."""
+_COMMITTED: Final = 16
+"""Chains that are taken out of the store at a time, or whose content is deleted."""
+_MERGED_BYTES: Final = 8 * 2**20
+"""Bytes that are read for these together; what has more is read by itself."""
 _COLLECTED: Final = 64
 """Objects of which a server looks at a time how much is left: in a cluster, all partitions are asked for each."""
 
@@ -97,6 +107,10 @@ class _Written:
     is_whole: bool = True
 
 
+type _Placed = tuple[Place, _Written, _Packed]
+"""A chain that is in an object, and where."""
+
+
 @dataclass(slots=True)
 class _Object:
     """What becomes an object.
@@ -115,6 +129,34 @@ class _Object:
         self.chains.append(chain)
         self.size += chain.size
         self.oldest = min(self.oldest, chain.unit.oldest)
+
+
+def _pack(stored: ReadUnit) -> _Packed:
+    unit = unit_of(stored)
+    return _Packed(unit, *packed(unit.rows))
+
+
+def _commit_of(place: Place, there: _Written, chain: _Packed, later: float) -> tuple[list[Op], list[Condition]]:
+    """Return the commit that takes the responses of a chain out of the store, if they have not changed."""
+    unit = chain.unit
+    left = [*unit.stubs, *unit.stays]
+    row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders) or 1, left, (), there.parts)
+    release = Release(unit.owner, later, unit.held, unit.paged)
+    ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
+    return ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)]
+
+
+def _groups(chains: Sequence[Sequence[Found]]) -> Iterator[list[Sequence[Found]]]:
+    """Yield the chains, some at a time."""
+    group, size = list[Sequence[Found]](), 0
+    for chain in chains:
+        if group and size + len(chain) > _TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(chain)
+        size += len(chain)
+    if group:
+        yield group
 
 
 class Packing(Periodic):
@@ -147,10 +189,9 @@ class Packing(Periodic):
         self._records, self._objects, self._telemetry = PagedRecords(records), objects, telemetry
         self._after_seconds, self._least_bytes, self._object_bytes = after_seconds, least_bytes, object_bytes
         self._keep_seconds = keep_seconds
-        decoder = Decoder()
-        self._candidates, self._units = Candidates(records, decoder), Units(self._records, decoder)
-        self._conversations = Conversations(records, decoder)
-        self._garbage_collector = GarbageCollector(records, decoder)
+        self._decoder = Decoder()
+        self._candidates = Candidates(records, self._decoder)
+        self._conversations = Conversations(records, self._decoder)
         self.shares = Shares(records)
         self._collected, self._waits = "", False
         self._is_idle = False
@@ -186,13 +227,13 @@ class Packing(Periodic):
         """Pack the idle responses of some lists together with what is pending; return what is pending then."""
         cursor = span.cursor
         async for window in self._candidates.within(span, oldest):
-            for chain in await self._own_of(window.chains):
+            for chains in _groups(await self._own_of(window.chains)):
                 began = asyncio.get_running_loop().time()
-                if unit := await self._unit(chain, await self._records.now()):
-                    pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
-                if pending.size >= self._object_bytes:
-                    await self._store(pending)
-                    pending, cursor = _Object(), await self._note(span.partition, window.start, cursor)
+                for chain in await self._packed(span.partition, chains):
+                    pending.add(chain)
+                    if pending.size >= self._object_bytes:
+                        await self._store(pending)
+                        pending, cursor = _Object(), await self._note(span.partition, window.start, cursor)
                 # Half of the time is that of responses.
                 await asyncio.sleep(asyncio.get_running_loop().time() - began)
             if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
@@ -235,17 +276,12 @@ class Packing(Periodic):
         await self.collect()
         self._tidy_at = asyncio.get_running_loop().time()
 
-    async def _unit(self, responses: Sequence[Found], now: float) -> Unit | None:
-        """Return what is packed of responses; None if they stay: they are in use, or cannot be read."""
-        try:
-            unit = await self._units.read(responses)
-        except UnreadableError as error:
-            logger.error("an idle response cannot be read, leaving it: %s", error)
-            return None
-        if unit is None or not unit.is_shared:
-            return unit
-        newest = max(unit.orders.values())
-        return unit if newest < second(now - _SHARED_TIMES * self._after_seconds) else None
+    async def _packed(self, partition: int, chains: Sequence[Sequence[Found]]) -> list[_Packed]:
+        """Return chains of one partition, packed, without those that stay: they are in use, or cannot be read."""
+        last = second(await self._records.now() - _SHARED_TIMES * self._after_seconds)
+        read = await read_units(self._records.unpaged, self._decoder, partition, chains)
+        packs = (_pack(each) for each in read if each and (not each.shared or each.newest < last))
+        return await in_thread(list_yielding_lock, packs)
 
     async def _store(self, pending: _Object) -> None:
         """Write an object, and commit its chains, each by itself; those of shares that others have by now stay."""
@@ -257,12 +293,9 @@ class Packing(Periodic):
         name = await self._begin(tags)
         written = list[_Written]()
         await self._objects.put(name, self._data_of(chains, written))
-        count, items, later = 0, 0, await self._records.now() + self._keep_seconds
-        for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
-            if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain, later):
-                count += len(chain.unit.orders)
-                items += chain.unit.items
+        taken = await self._take_out(name, chains, written)
         await self._end(name, tags)
+        count, items = sum(len(unit.orders) for unit in taken), sum(unit.items for unit in taken)
         if self._telemetry:
             self._telemetry.record(PACKED, count)
             self._telemetry.record(ITEMS, items)
@@ -271,6 +304,31 @@ class Packing(Periodic):
 
     def _share_of(self, unit: Unit) -> Share:
         return self.shares.of_key(unit.tag % self._records.partitions, unit.found)
+
+    async def _take_out(self, name: str, chains: Sequence[_Packed], written: Sequence[_Written]) -> list[Unit]:
+        """Take chains that are in an object out of the store, unless they have changed; return those that were taken."""
+        later, taken = await self._records.now() + self._keep_seconds, list[Unit]()
+        of_parts = defaultdict[int, list[_Placed]](list)
+        for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
+            if there.is_whole:
+                place = Place(name, number, chain.unit.tag)
+                of_parts[place.tag % self._records.partitions].append((place, there, chain))
+        for number, placed in of_parts.items():
+            for some in batched(placed, _COMMITTED):
+                are_out = await self._commit(number, some, later)
+                taken += [chain.unit for (_, _, chain), is_out in zip(some, are_out, strict=True) if is_out]
+        return taken
+
+    async def _commit(self, number: int, chains: Sequence[_Placed], later: float) -> list[bool]:
+        """Take chains of one partition out of the store; return for each whether its responses had not changed.
+
+        Args:
+            later: when what they leave behind is deleted.
+        """
+        commits = await in_thread(list_yielding_lock, (_commit_of(*each, later) for each in chains))
+        # No row that is written is in a page: the responses are in the store if they have their versions.
+        merged = MergedRecords(self._records.unpaged, number, _MERGED_BYTES)
+        return await gather_or_cancel(committed(merged, *commit) for commit in commits)
 
     async def _data_of(self, chains: Sequence[_Packed], written: list[_Written]) -> AsyncIterator[bytes]:
         """Yield the data of chains; large rows are read one by one, and what becomes of each chain is added."""
@@ -313,19 +371,6 @@ class Packing(Periodic):
             of_parts[tag % self._records.partitions].append(Delete(key) if until is None else Put(key, b"", until))
         await asyncio.gather(*(self._records.commit(ops) for ops in of_parts.values()))
 
-    async def _commit(self, place: Place, there: _Written, chain: _Packed, later: float) -> bool:
-        """Take the responses of a chain out of the store; return whether they had not changed.
-
-        Args:
-            later: when what they leave behind is deleted.
-        """
-        unit = chain.unit
-        left = [*unit.stubs, *unit.stays]
-        row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders) or 1, left, (), there.parts)
-        release = Release(unit.owner, later, unit.held, unit.paged)
-        ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
-        return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])
-
     async def release(self) -> None:
         """Delete the content of packed responses that nothing else refers to, once nothing reads it any more.
 
@@ -338,11 +383,28 @@ class Packing(Periodic):
         own = set(await self.shares.own())
         for number in sorted({share.partition for share in own}):
             async for page in self._releases(number, own):
-                due = {key: (each, record) for key, record in page if (each := Release.decode(record)).at <= now}
-                await Settling(self._records).settle({Place.of(key): each.rows for key, (each, _) in due.items()})
-                for key, (release, record) in due.items():
-                    if await committed(self._records, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
-                        await self._garbage_collector.try_run(release.contents, release.owner)
+                due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
+                for some in batched(due, _COMMITTED):
+                    began = asyncio.get_running_loop().time()
+                    await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in some})
+                    await self._let_go(number, some)
+                    await asyncio.sleep(asyncio.get_running_loop().time() - began)
+
+    async def _let_go(self, number: int, releases: Sequence[tuple[str, Release, Record]]) -> None:
+        """Delete the rows and the content of some releases of one partition."""
+        merged, large = MergedRecords(self._records.unpaged, number, _MERGED_BYTES), list[Release]()
+
+        async def let_go(key: str, release: Release, record: Record) -> None:
+            if await committed(merged, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
+                try:
+                    await GarbageCollector(merged, self._decoder).try_run(release.contents, release.owner)
+                except TooLarge:
+                    large.append(release)
+
+        await gather_or_cancel(let_go(*each) for each in releases)
+        for release in large:
+            alone = GarbageCollector(self._records.unpaged, self._decoder)
+            await alone.try_run(release.contents, release.owner)
 
     async def _releases(self, number: int, own: Set[Share]) -> AsyncIterator[list[tuple[str, Record]]]:
         """Yield the rows of a partition that say what the chains in the objects of shares have left in the store."""

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import batched, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -47,6 +47,7 @@ from ...store.records import (
     committed,
     get_or_floors,
     range_in,
+    ranges_in,
     until,
 )
 from ...store.routing import owner_of_range, tag_of_key, tag_of_range
@@ -67,6 +68,8 @@ _BYTES: Final = 16 * 2**10
 """Rows of a page, and bytes of their values, with which it is full."""
 _MAX_BYTES: Final = 2**26
 _AT_ONCE: Final = 16
+_FLOORS: Final = 64
+"""Rows whose pages are looked for in one call."""
 _INLINE: Final = 4
 """Pages that are decoded in the event loop."""
 _TRIES: Final = 4
@@ -97,6 +100,23 @@ type _Known = dict[tuple[str, int | None], Page]
 """Pages by their keys and versions."""
 type _ReadRows = Callable[[], Awaitable[list[tuple[str, Record]]]]
 type _ReadPages = Callable[[_Span, _Known], Awaitable[list[Page]]]
+
+
+def _with_rows(
+    number: int, rows: Mapping[str, Record], floors: Mapping[str, tuple[str, Record] | None]
+) -> tuple[list[Op], list[Condition]]:
+    """Return the commit that stores rows of a partition in pages.
+
+    Args:
+        floors: for each row the page that it is added to; None is a new one.
+    """
+    pages = dict[str, Page]()
+    for key, record in rows.items():
+        page_key, floor = floors[key] or (f"{PAGES}{number:03x}/{_kind_of(key)}", None)
+        if page_key not in pages:
+            pages[page_key] = _page(page_key, floor) if floor else Page(page_key, None, {})
+        pages[page_key].rows[key] = record
+    return _written(pages.values())
 
 
 def _written(pages: Iterable[Page]) -> tuple[list[Op], list[Condition]]:
@@ -266,19 +286,12 @@ class PagedRecords(WrappedRecords):
 
     async def settle(self, rows: Mapping[str, Record], conditions: Sequence[Condition]) -> bool:
         """Move rows of one partition into pages, if they and the conditions hold; return whether they did."""
-        pages = dict[str, Page]()
-        last: Page | None = None
-        end = ""
-        for key in sorted(rows):
-            if last is None or key >= end:
-                last, end = await self._page_for(key)
-                pages[last.key] = last
-            last.rows[key] = rows[key]
-        ops: list[Op] = [Delete(key) for key in rows]
+        number = self._number(next(iter(rows)))
+        floors = await self._floors(number, sorted(rows))
+        puts, same = await in_thread(_with_rows, number, rows, floors)
         unchanged: list[Condition] = [VersionIs(key, record.version) for key, record in rows.items()]
-        puts, same = await in_thread(_written, pages.values())
-        ops, unchanged = [*ops, *puts], [*unchanged, *same]
-        return await committed(self._records, ops, list(dict.fromkeys([*unchanged, *conditions])))
+        ops: list[Op] = [Delete(key) for key in rows]
+        return await committed(self._records, [*ops, *puts], list(dict.fromkeys([*unchanged, *same, *conditions])))
 
     async def exists(self) -> bool:
         """Return whether the store was made."""
@@ -301,19 +314,14 @@ class PagedRecords(WrappedRecords):
     def _number(self, key: str) -> int:
         return tag_of_key(key) % self.partitions
 
-    async def _floor(self, key: str, number: int) -> Page | None:
-        """Return the page that has the row of this key, if there is such a row in any."""
-        rows = await range_in(self._records, number, *_before(key, number), limit=1, reverse=True)
-        return _page(*rows[0]) if rows else None
-
-    async def _page_for(self, key: str) -> tuple[Page, str]:
-        """Return the page for the row of this key, and the first key that is not for it."""
-        number, kind = self._number(key), _kind_of(key)
-        place = f"{PAGES}{number:03x}/"
-        page = await self._floor(key, number) or Page(place + kind, None, {})
-        end = after_prefix(place + kind)
-        behind = await range_in(self._records, number, page.key + "\0", end, limit=1)
-        return page, (behind[0][0] if behind else end).removeprefix(place)
+    async def _floors(self, number: int, keys: Sequence[str]) -> dict[str, tuple[str, Record] | None]:
+        """Return for each key of a partition the row of the page for it, None if there is none yet."""
+        floors = dict[str, tuple[str, Record] | None]()
+        for some in batched(keys, _FLOORS):
+            spans = [_before(key, number) for key in some]
+            found = await ranges_in(self._records, number, spans, limit=1, reverse=True)
+            floors |= {key: rows[0] if rows else None for key, rows in zip(some, found, strict=True)}
+        return floors
 
     async def _read(
         self, keys: Sequence[str], max_bytes: int | None = None

@@ -7,17 +7,19 @@ stored meanwhile can be taken for them.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import batched
 from typing import Final
 
-from ...concurrency.offloading import in_thread
+from ...concurrency.offloading import in_thread_if_many
+from ...concurrency.tasks import gather_or_cancel
 from ...core.ids import tag_of
 from ...core.owner import Owner
-from ...store.codec import TooLarge
+from ...logs import get_logger
+from ...store.codec import TooLarge, UnreadableError
 from ...store.content_names import Hasher
 from ...store.decoder import Decoder
 from ...store.history_nodes import Node, node_of, read_chain, relinked
@@ -31,6 +33,7 @@ from ...store.layout import (
     read_pointer,
     reference,
 )
+from ...store.merged_records import MergedRecords
 from ...store.read_allowance import PAGE_BYTES, ReadAllowance
 from ...store.records import (
     Condition,
@@ -43,9 +46,12 @@ from ...store.records import (
     after_prefix,
     bytes_of,
     pages_of_keys,
+    ranges_in,
 )
 from .pack import Rows
 from .rows import Place, RecordStub, pointer_stub
+
+logger = get_logger(__name__)
 
 UNIT_BYTES: Final = 64 * 2**20
 """Most bytes of the histories of what is packed together, as `codec.size` counts, without their large nodes, which are
@@ -53,9 +59,12 @@ packed one by one; a response with more stays."""
 PART_BYTES: Final = 2**20
 """Bytes of a large node, such as one with an image, in a history that has too many bytes otherwise."""
 _READ_KEYS: Final = 500
-_SOURCES: Final = 1000
-"""References to one piece of content that are read; one with more is in use by others."""
+_MERGED_BYTES: Final = 16 * 2**20
+"""Most bytes that units have in the store, compressed, if they are read together."""
+_SOURCES: Final = 8
+"""References to one node that are read at first."""
 _AT_ONCE: Final = 16
+"""Nodes of a unit whose references are read at a time."""
 
 type Pointers = Mapping[str, bytes]
 """Pointers to items that a chain has when it is back, by their keys."""
@@ -105,7 +114,6 @@ class Unit:
         conditions: say that nothing has changed since it was read.
         held: the keys of the responses' references, each with the key of the content.
         tag: that of the responses.
-        is_shared: whether other responses continue these or share content with them.
         found: the key by which they were found, in a list or of a conversation.
         oldest: the moment since which it is idle, as the beginning of a position in a list.
         items: how many items of a conversation it has.
@@ -121,7 +129,6 @@ class Unit:
     conditions: Sequence[Condition]
     held: Mapping[str, str]
     tag: int
-    is_shared: bool
     found: str
     oldest: str
     items: int = 0
@@ -144,10 +151,11 @@ def stub_ops(orders: Mapping[str, str], pointed: Collection[str], place: Place) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class ReadUnit:
     """What responses have in the store.
 
     Attributes:
+        responses: the responses, of one owner and tag, oldest first.
         nodes: the nodes of their histories, by name, ancestors first; of the large ones only the ids of the items.
         large: the bytes of the large ones, by name.
         shared: the names of those that others share.
@@ -156,6 +164,7 @@ class _Stored:
         requests: recorded chat requests, by key.
     """
 
+    responses: Sequence[Found]
     nodes: Mapping[str, Node]
     large: Mapping[str, int]
     shared: Collection[str]
@@ -163,38 +172,86 @@ class _Stored:
     pointed: Mapping[str, Record]
     requests: Mapping[str, Record]
 
+    @property
+    def newest(self) -> str:
+        """The greatest position of the responses in their owner's list."""
+        return max(each.entry.order for each in self.responses)
 
-class Units:
-    """Reads what is packed together.
+
+async def read_units(
+    records: Records, decoder: Decoder, number: int, units: Sequence[Sequence[Found]]
+) -> list[ReadUnit | None]:
+    """Return what responses have in the store, those of a unit together: of one owner and tag, oldest first.
 
     Args:
-        records: the store.
+        records: the store, without what is in pages: no row of what is not packed is there.
         decoder: decodes what is read.
+        number: the partition of all the units.
+
+    Returns:
+        For each unit; None if it stays: part of it is gone, damaged or too large.
+
+    Raises:
+        ApiError: 503, the store does not answer.
+    """
+    if len(units) > 1:
+        left = ReadAllowance(UNIT_BYTES)
+
+        def hold(size: int) -> None:
+            left.check(size)
+            left.spend(size)
+
+        merged = MergedRecords(records, number, _MERGED_BYTES)
+        try:
+            return await gather_or_cancel(_read(_Reading(merged, decoder, number, hold), each) for each in units)
+        except TooLarge:
+            pass  # Together they are too large, so each is read alone.
+    return [await _read_alone(_Reading(records, decoder, number), each) for each in units]
+
+
+async def _read_alone(reading: _Reading, responses: Sequence[Found]) -> ReadUnit | None:
+    try:
+        return await _read(reading, responses)
+    except TooLarge:
+        return None
+
+
+async def _read(reading: _Reading, responses: Sequence[Found]) -> ReadUnit | None:
+    try:
+        return await reading.read(responses)
+    except UnreadableError as error:
+        logger.error("an idle response cannot be read, leaving it: %s", error)
+        return None
+
+
+class _Reading:
+    """Reads what responses have in the store.
+
+    Args:
+        records, decoder, number: as for `read_units`.
+        hold: is given if others are read at the same time: called with the bytes that are decoded, it raises `TooLarge`
+            if they are too many. Large nodes are read one by one only without it.
     """
 
-    def __init__(self, records: Records, decoder: Decoder) -> None:
-        self._records, self._decoder = records, decoder
+    def __init__(
+        self, records: Records, decoder: Decoder, number: int, hold: Callable[[int], object] | None = None
+    ) -> None:
+        self._records, self._decoder, self._number, self._hold = records, decoder, number, hold
 
-    async def read(self, responses: Sequence[Found]) -> Unit | None:
-        """Return the unit of responses of one owner and tag, oldest first.
-
-        Returns:
-            None if they stay: part of them is gone, or they are too large.
+    async def read(self, responses: Sequence[Found]) -> ReadUnit | None:
+        """Return what they have; None if part of it is gone.
 
         Raises:
+            TooLarge: it is too large.
             ApiError: 503, the store does not answer; 500, what is stored is damaged.
         """
-        try:
-            return await self._read(responses)
-        except TooLarge:
-            return None
-
-    async def _read(self, responses: Sequence[Found]) -> Unit | None:
         entries = [each.entry for each in responses]
         large = dict[str, int]()
         try:
             nodes = await self._nodes(entries)
         except TooLarge:
+            if self._hold:
+                raise
             nodes = await self._one_by_one(entries, large)
         fields = {f"b/{name}" for entry in entries for name in entry.fields.values()}
         big = await self._get(fields)
@@ -202,12 +259,12 @@ class Units:
             return None
         shared = await self._shared(entries, nodes)
         hasher = Hasher(entries[0].owner, tag_of(entries[0].id))
-        asked = await in_thread(_pointer_keys, hasher, entries, nodes)
+        asked = await in_thread_if_many(partial(_pointer_keys, hasher, entries, nodes), _items_of(nodes))
         pointed = await self._get(asked)
         requests = await self._get(
             chat_request(entry.id, number) for entry in entries for number in range(entry.recorded)
         )
-        return await in_thread(_unit, responses, _Stored(nodes, large, shared, big, pointed, requests))
+        return ReadUnit(responses, nodes, large, shared, big, pointed, requests)
 
     async def _nodes(self, entries: Sequence[Entry]) -> dict[str, Node] | None:
         """Return all nodes of the histories by name; None if one is gone.
@@ -215,7 +272,7 @@ class Units:
         Raises:
             TooLarge: they have too many bytes.
         """
-        nodes, allowance = dict[str, Node](), ReadAllowance(UNIT_BYTES)
+        nodes, allowance = dict[str, Node](), ReadAllowance(UNIT_BYTES, self._hold)
         for entry in reversed(entries):
             for name in (entry.history, entry.ids):
                 if name is None or name in nodes:
@@ -253,18 +310,22 @@ class Units:
         shared = set[str]()
         youngest = sorted(nodes, key=lambda each: nodes[each].depth, reverse=True)
         for some in batched(youngest, _AT_ONCE):
-            for name, sources in zip(some, await asyncio.gather(*map(self._sources, some)), strict=True):
-                if len(sources) == _SOURCES or not own.issuperset(sources):
+            sources = dict(zip(some, await self._sources(some, _SOURCES), strict=True))
+            if full := [name for name in some if len(sources[name]) == _SOURCES and own.issuperset(sources[name])]:
+                sources |= dict(zip(full, await self._sources(full, len(own) + 1), strict=True))
+            for name in some:
+                if not own.issuperset(sources[name]):
                     shared.add(name)
                 if name in shared and (parent := nodes[name].parent):
                     shared.add(parent)
         return shared
 
-    async def _sources(self, name: str) -> list[str]:
-        """Return what refers to a node."""
-        prefix = reference(name, "")
-        rows = await self._records.range(prefix, after_prefix(prefix), limit=_SOURCES)
-        return [key.removeprefix(prefix) for key, _ in rows]
+    async def _sources(self, names: Sequence[str], limit: int) -> list[list[str]]:
+        """Return what refers to each of these nodes, as far as the limit of each."""
+        prefixes = [reference(name, "") for name in names]
+        spans = [(prefix, after_prefix(prefix)) for prefix in prefixes]
+        rows = await ranges_in(self._records, self._number, spans, limit=limit)
+        return [[key.removeprefix(prefix) for key, _ in of] for prefix, of in zip(prefixes, rows, strict=True)]
 
     async def _get(self, keys: Iterable[str]) -> dict[str, Record]:
         """Read.
@@ -289,8 +350,13 @@ def _pointer_keys(hasher: Hasher, entries: Sequence[Entry], nodes: Mapping[str, 
     return list(dict.fromkeys(keys))
 
 
-def _unit(responses: Sequence[Found], stored: _Stored) -> Unit:
-    entries = [each.entry for each in responses]
+def _items_of(nodes: Mapping[str, Node]) -> Sequence[object]:
+    return [item for node in nodes.values() for item in node.items]
+
+
+def unit_of(stored: ReadUnit) -> Unit:
+    """Return the unit of responses. It takes milliseconds, and longer with large histories."""
+    responses, entries = stored.responses, [each.entry for each in stored.responses]
     names, copies = _renamed(entries, stored)
     ids = {entry.id for entry in entries}
     branches = {key for entry in entries for key in entry.rows() if key.startswith("y/")}
@@ -319,13 +385,12 @@ def _unit(responses: Sequence[Found], stored: _Stored) -> Unit:
         versions,
         {key: content for entry in entries for key, content in entry.references().items()},
         tag_of(entries[0].id),
-        bool(stored.shared),
         entries[0].listed,
         min(entry.order for entry in entries),
     )
 
 
-def _renamed(entries: Sequence[Entry], stored: _Stored) -> tuple[Mapping[str, str], Sequence[Entry]]:
+def _renamed(entries: Sequence[Entry], stored: ReadUnit) -> tuple[Mapping[str, str], Sequence[Entry]]:
     """Return new names of all nodes and big fields, by their names, and the entries with these."""
     seed, former = secrets.token_bytes(16), [*stored.nodes, *(key.removeprefix("b/") for key in stored.big)]
     hasher = Hasher(entries[0].owner, tag_of(entries[0].id))
@@ -342,7 +407,7 @@ def _renamed(entries: Sequence[Entry], stored: _Stored) -> tuple[Mapping[str, st
     return names, copies
 
 
-def _node_rows(stored: _Stored, names: Mapping[str, str]) -> list[tuple[str, bytes]]:
+def _node_rows(stored: ReadUnit, names: Mapping[str, str]) -> list[tuple[str, bytes]]:
     """Return the rows of the nodes, without the large ones, under their new names, and the references to parents."""
     rows = list[tuple[str, bytes]]()
     for name, node in stored.nodes.items():
@@ -355,7 +420,7 @@ def _node_rows(stored: _Stored, names: Mapping[str, str]) -> list[tuple[str, byt
     return rows
 
 
-def _moved_pointers(hasher: Hasher, names: Mapping[str, str], stored: _Stored) -> tuple[Pointers, Sequence[Put]]:
+def _moved_pointers(hasher: Hasher, names: Mapping[str, str], stored: ReadUnit) -> tuple[Pointers, Sequence[Put]]:
     """Return the pointers to the nodes under their new names, and pointers that the former nodes get in place of them.
 
     The pointer to an item of a node that others share stays with these: the copy gets one behind it. Others may begin
