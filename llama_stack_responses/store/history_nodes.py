@@ -47,13 +47,13 @@ class Node:
     def parent(self) -> str | None:
         return self.links[0] if self.links else None
 
-    def encode(self, *, small: bool = False) -> bytes:
-        """Return the record's value; `small` says that the items are known to be small."""
+    def encode(self, *, small: bool = False, pack: bool = True) -> bytes:
+        """Return the record's value; `small` says that the items are known to be small, `pack` whether to compress."""
         head, text = self.depth.to_bytes(_DEPTH_BYTES), codec.text_of(self.items, small=small)
         head += _encoded_links(self.links)
         size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
         head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
-        return codec.pack_text(text, head)
+        return codec.pack_text(text, head, pack=pack)
 
 
 def decode(data: bytes) -> Node:

@@ -108,8 +108,8 @@ class Entry:
     ids: str | None = None
     answers: Sequence[str] | None = None
 
-    def encode(self, *, small: bool = False) -> bytes:
-        """Return the record's value; `small` says that it is known to be small."""
+    def encode(self, *, small: bool = False, pack: bool = True) -> bytes:
+        """Return the record's value; `small` says that it is known to be small, `pack` whether it is compressed."""
         return codec.encode(
             {
                 "response": self.response,
@@ -127,6 +127,7 @@ class Entry:
                 **({"answers": self.answers} if self.answers else {}),
             },
             small=small,
+            pack=pack,
         )
 
     @staticmethod

@@ -32,7 +32,7 @@ _RANGES: Final = 64
 _OPS: Final = 200
 """Keys, ranges and ops of one call: what the event loop encodes, and the store works on, in about a millisecond."""
 _PAGE_BYTES: Final = 4 * 2**20
-_WOKEN: Final = 2
+_WOKEN: Final = 4
 """Tasks that go on in one iteration of the event loop."""
 
 type _Rows = list[tuple[str, Record]]

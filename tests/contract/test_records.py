@@ -23,6 +23,7 @@ from llama_stack_responses.store.records import (
     VersionIs,
     after_prefix,
     get_or_floors,
+    ranges_in,
 )
 from tests.contract.backends import Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
@@ -252,6 +253,18 @@ async def test_get_many_stops_at_record_that_reaches_byte_limit(
     found = await records.get_many(["b", "none", "c", "a", "b"], max_bytes=max_bytes)
     assert list(found) == ["b", "c", "a"][: ["b", "c", "a"].index(ends_with) + 1]
     assert found == {key: record for key, record in (await records.get_many(["a", "b", "c"])).items() if key in found}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_ranges_are_each_as_if_read_alone(records: Records, reverse: bool) -> None:
+    rows = {f"a/{number}": b"%d" % number for number in range(6)}
+    gone = [Put(f"a/{number}x", b"expired", CREATED - 1.0) for number in (0, 2, 5)]
+    await records.commit([*(Put(*row) for row in rows.items()), *gone])
+    spans = [("a/", "a0"), ("a/2", "a/4"), ("a/3", "a/30"), ("a/5x", "a/9"), ("b/", "b0")]
+    for limit in (1, 2, 9):
+        found = await ranges_in(records, 0, spans, limit=limit, reverse=reverse)
+        assert found == [await records.range(*span, limit=limit, reverse=reverse) for span in spans]
+    assert await ranges_in(records, 0, [], limit=1) == []
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -133,7 +133,8 @@ class _Object:
 
 def _pack(stored: ReadUnit) -> _Packed:
     unit = unit_of(stored)
-    return _Packed(unit, *packed(unit.rows))
+    # The rows may take far more than the packed data, which wait for others.
+    return _Packed(replace(unit, rows=()), *packed(unit.rows))
 
 
 def _commit_of(place: Place, there: _Written, chain: _Packed, later: float) -> tuple[list[Op], list[Condition]]:

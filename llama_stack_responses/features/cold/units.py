@@ -105,7 +105,7 @@ class Unit:
 
     Attributes:
         owner: the user.
-        rows: what is packed.
+        rows: what is packed; what is encoded anew is not compressed.
         parts: what is packed beside it, each by itself.
         orders: the positions of the responses in their owner's list, by their ids.
         stubs: the keys of the pointers that stay as stubs.
@@ -363,7 +363,7 @@ def unit_of(stored: ReadUnit) -> Unit:
     within = {key for key in branches if key.split("/")[2] in ids}
     moved, left = _moved_pointers(Hasher(entries[0].owner, tag_of(entries[0].id)), names, stored)
     own = {key for key, record in stored.pointed.items() if read_pointer(record.value)[0].removeprefix("r/") in ids}
-    rows: list[tuple[str, bytes]] = [(f"r/{copy.id}", copy.encode()) for copy in copies]
+    rows: list[tuple[str, bytes]] = [(f"r/{copy.id}", copy.encode(pack=False)) for copy in copies]
     rows += [(key, b"") for copy in copies for key in copy.references()]
     rows += _node_rows(stored, names)
     rows += [(f"b/{names[key.removeprefix('b/')]}", record.value) for key, record in stored.big.items()]
@@ -414,7 +414,7 @@ def _node_rows(stored: ReadUnit, names: Mapping[str, str]) -> list[tuple[str, by
         if name not in stored.large:
             links = tuple(names[link] for link in node.links)
             copy = Node(node.depth, links, in_renamed(node.items, names), node.before)
-            rows.append((f"n/{names[name]}", copy.encode()))
+            rows.append((f"n/{names[name]}", copy.encode(pack=False)))
         if node.parent:
             rows.append((reference(names[node.parent], names[name]), b""))
     return rows
