@@ -49,7 +49,7 @@ from .pages import PagedRecords
 from .rows import CHAINS, RELEASES, Chain, Place, RecordStub, Release, packing
 from .settling import Settling
 from .shares import Share, Shares, Span
-from .units import Found, Part, ReadUnit, Unit, read_units, stub_ops, unit_of
+from .units import Found, Part, Unit, read_units, stub_ops, unit_of
 
 logger = get_logger(__name__)
 
@@ -131,8 +131,7 @@ class _Object:
         self.oldest = min(self.oldest, chain.unit.oldest)
 
 
-def _pack(stored: ReadUnit) -> _Packed:
-    unit = unit_of(stored)
+def _pack(unit: Unit) -> _Packed:
     # The rows may take far more than the packed data, which wait for others.
     return _Packed(replace(unit, rows=()), *packed(unit.rows))
 
@@ -249,7 +248,7 @@ class Packing(Periodic):
             if self.shares.of_key(span.partition, unit.found) not in await self.shares.own():
                 continue
             began = asyncio.get_running_loop().time()
-            pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
+            pending.add(await in_thread(_pack, unit))
             if pending.size >= self._object_bytes:
                 await self._store(pending)
                 pending = _Object()
@@ -281,7 +280,7 @@ class Packing(Periodic):
         """Return chains of one partition, packed, without those that stay: they are in use, or cannot be read."""
         last = second(await self._records.now() - _SHARED_TIMES * self._after_seconds)
         read = await read_units(self._records.unpaged, self._decoder, partition, chains)
-        packs = (_pack(each) for each in read if each and (not each.shared or each.newest < last))
+        packs = (_pack(unit_of(each)) for each in read if each and (not each.shared or each.newest < last))
         return await in_thread(list_yielding_lock, packs)
 
     async def _store(self, pending: _Object) -> None:
@@ -307,7 +306,7 @@ class Packing(Periodic):
         return self.shares.of_key(unit.tag % self._records.partitions, unit.found)
 
     async def _take_out(self, name: str, chains: Sequence[_Packed], written: Sequence[_Written]) -> list[Unit]:
-        """Take chains that are in an object out of the store, unless they have changed; return those that were taken."""
+        """Take chains that are in an object out of the store, unless they have changed; return the taken ones."""
         later, taken = await self._records.now() + self._keep_seconds, list[Unit]()
         of_parts = defaultdict[int, list[_Placed]](list)
         for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
@@ -327,7 +326,7 @@ class Packing(Periodic):
             later: when what they leave behind is deleted.
         """
         commits = await in_thread(list_yielding_lock, (_commit_of(*each, later) for each in chains))
-        # No row that is written is in a page: the responses are in the store if they have their versions.
+        # No row that is written is in a page: what is packed is in the store if it has these versions.
         merged = MergedRecords(self._records.unpaged, number, _MERGED_BYTES)
         return await gather_or_cancel(committed(merged, *commit) for commit in commits)
 
