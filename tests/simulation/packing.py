@@ -40,6 +40,8 @@ _LEASE_SECONDS: Final = 200.0
 _OWNERS: Final = tuple(Owner(f"user {number}") for number in range(5))
 _OBJECT_BYTES: Final = 4_000
 _CHAINS: Final = 8
+_LONGEST_UPLOAD: Final = 300.0
+"""Virtual seconds in which clients may change what is packed."""
 _KEPT: Final = ("x/", "up/", "oa/", "cp/", "ch/", "p/")
 """Rows that expire, or stay for the owner."""
 
@@ -60,6 +62,7 @@ class RemoteObjects:
 
     async def put(self, name: str, data: AsyncIterator[bytes]) -> None:
         content = b"".join([each async for each in data])
+        await asyncio.sleep(self._process.world.random.choice((0.0, 1.0, _LONGEST_UPLOAD)))
 
         def put() -> None:
             self._bucket.objects[name] = content
