@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..admission import Admission
@@ -31,8 +32,8 @@ from ..store.records import Records
 from ..store.tiers import with_tiers
 from ..telemetry.instrumentation import Telemetry
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
-from ..tools.mcp.incoming_messages import IncomingLimits
-from ..tools.mcp.sessions import McpClient, SessionLimits
+from ..tools.mcp.on_demand import McpOnDemand
+from ..tools.mcp.servers import McpSessionFactory
 from ..tools.registry import HostedToolServices
 from ..wire.operators import Operators
 from .allowed_models import limit_models
@@ -230,7 +231,15 @@ def _address_policy(fetching: Fetching) -> AddressPolicy:
     return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits).resolve)
 
 
-def _mcp_servers(stack: Stack, connectors: Any | None) -> McpClient:
+def _mcp_servers(stack: Stack, connectors: Any | None) -> McpOnDemand:
+    mcp = stack.config.mcp
+    return McpOnDemand(partial(_mcp_client, stack, connectors), mcp.repeatable, mcp.require_approval)
+
+
+def _mcp_client(stack: Stack, connectors: Any | None) -> McpSessionFactory:
+    from ..tools.mcp.incoming_messages import IncomingLimits
+    from ..tools.mcp.sessions import McpClient, SessionLimits
+
     mcp = stack.config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)

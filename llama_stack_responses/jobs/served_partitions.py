@@ -28,8 +28,7 @@ from typing import Final
 
 from ..concurrency.tasks import LoopTask, answers_of
 from ..core.errors import ApiError
-from ..store.layout import with_tag
-from ..store.partitions import OUTBOX
+from ..store.layout import OUTBOX, with_tag
 from ..store.records import Put, Records, after_prefix, filled_in, partitions_of, range_in
 from ..store.routing import tag_of_key
 

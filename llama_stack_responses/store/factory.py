@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..config.stores import (
     ClusterStore,
@@ -19,12 +19,11 @@ from ..config.stores import (
 from ..core.owner import ANONYMOUS, Owner
 from ..core.setting_values import WrongConfiguration
 from ..sealing.sealer import SecretKeeper
-from .host_keyvalue import KeyValue, KeyValueRecords
 from .kept_secret import SecretFile, SecretInMemory, SecretRow
-from .memory import MemoryRecords
-from .partitions import PartitionedRecords
 from .records import Records
-from .sqlite import SqliteRecords
+
+if TYPE_CHECKING:
+    from .host_keyvalue import KeyValue
 
 STORES: Final = "llama_stack_responses.stores"
 """The group of entry points of the stores of other distributions: functions from settings to `Records`."""
@@ -43,9 +42,9 @@ def open_records(
     """
     match store:
         case MemoryStore():
-            return MemoryRecords(store.max_records, store.max_bytes, current_user=current_user)
+            return _memory(store, current_user)
         case SqliteStore():
-            return SqliteRecords(store.path.expanduser())
+            return _sqlite(store)
         case RedisStore():
             return _redis(store)
         case ClusterStore():
@@ -53,7 +52,7 @@ def open_records(
         case PostgresStore():
             return _postgres(store)
         case HostStore():
-            return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
+            return _host(store, host_backend)
         case OtherStore():
             return _other(store)
 
@@ -72,6 +71,27 @@ def secret_keeper(store: Store, records: Records) -> SecretKeeper:
             return SecretFile(path.with_name(f"{path.name}.secret"))
         case _:
             return SecretRow(records)
+
+
+# A server imports only the store that it has.
+
+
+def _memory(store: MemoryStore, current_user: Callable[[], Owner]) -> Records:
+    from .memory import MemoryRecords
+
+    return MemoryRecords(store.max_records, store.max_bytes, current_user=current_user)
+
+
+def _sqlite(store: SqliteStore) -> Records:
+    from .sqlite import SqliteRecords
+
+    return SqliteRecords(store.path.expanduser())
+
+
+def _host(store: HostStore, host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]]) -> Records:
+    from .host_keyvalue import KeyValueRecords
+
+    return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
 
 
 def _other(store: OtherStore) -> Records:
@@ -103,6 +123,7 @@ def _redis(store: RedisStore) -> Records:
 
 
 def _cluster(store: ClusterStore) -> Records:
+    from .partitions import PartitionedRecords
     from .redis import cluster_parts
 
     password = store.password.get_secret_value() if store.password else None

@@ -26,7 +26,7 @@ from ..core.lru_cache import LruCache
 from ..logs import get_logger
 from . import codec
 from .commit_deadline import APPLIED_SECONDS
-from .layout import TAGS_OF_OWNER, with_tag
+from .layout import OUTBOX, TAGS_OF_OWNER, with_tag
 from .records import (
     UNAVAILABLE,
     Condition,
@@ -58,8 +58,6 @@ from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_op, tag_o
 
 logger = get_logger(__name__)
 
-OUTBOX: Final = "ob/"
-"""The prefix of the rows that note what a commit writes in another partition."""
 _APPLIED: Final = "oa/"
 _APPLIED_SECONDS: Final = 7 * 86_400.0
 _LATE_SECONDS: Final = 2 * APPLIED_SECONDS

@@ -126,8 +126,8 @@ _DEAD: Final = 1_000_000
 _SMALL: Final = 10_000
 """Rows of an index of which all words are read at once. Those of a larger one are read in parts, between searches."""
 _ALNUM: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_PARTS: Final = ("", *(a + b for a in _ALNUM for b in _ALNUM), *map(chr, range(0x80, 0xD800, 0x400)), "\U0010ffff")
-"""Where the parts begin, and the last one ends."""
+_END: Final = "\U0010ffff"
+"""The end of the last part."""
 _REMOVED_TOGETHER: Final = 100
 """Rows of which one transaction removes the words."""
 _OPERATIONS: Final = 2_000
@@ -229,7 +229,7 @@ class SqliteSearch:
         words: dict[int, list[str]] = {each: [] for each in await self._readers.submit(_unremoved)}
         is_small = await self._readers.submit(lambda connection: _count(connection, "search_entries", _SMALL) < _SMALL)
         held = 0
-        for part in pairwise((_PARTS[0], _PARTS[-1]) if is_small else _PARTS):
+        for part in pairwise(("", _END) if is_small else _parts()):
             for word, number in await self._readers.submit(partial(_dead_words, part)) if words else ():
                 if number in words:
                     words[number].append(word)
@@ -402,6 +402,11 @@ def _progress(connection: sqlite3.Connection) -> Progress:
     waiting = _count(connection, "search_noted", COUNTED)
     indexed = _count(connection, "search_entries", COUNTED if waiting else COUNTED_OF_ALL)
     return Progress(filled == LISTED[1], indexed, waiting)
+
+
+def _parts() -> Sequence[str]:
+    """Return where the parts begin in which words are read, and the end of the last one."""
+    return "", *(a + b for a in _ALNUM for b in _ALNUM), *map(chr, range(0x80, 0xD800, 0x400)), _END
 
 
 def _count(connection: sqlite3.Connection, table: str, most: int) -> int:

@@ -18,7 +18,6 @@ from .client.namespace import NamespaceTool
 from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
 from .mcp.servers import McpSessionFactory
-from .mcp.tool import McpTool
 from .tool import Tool
 from .toolset import Maker, Makers
 
@@ -90,8 +89,15 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
     """Return the hosted tools that this stack can run."""
     hosted: dict[str, HostedTool] = {}
     if services.mcp:
-        hosted["mcp"] = HostedTool(partial(McpTool, servers=services.mcp))
+        hosted["mcp"] = HostedTool(partial(_mcp_tool, services.mcp))
     return {**hosted, **dict(services.of_features.items())}
+
+
+def _mcp_tool(servers: McpSessionFactory, declared: Json, request: CreateRequest) -> Tool:
+    """Return the tool of an MCP server. The first request with one imports it."""
+    from .mcp.tool import McpTool
+
+    return McpTool(declared, request, servers)
 
 
 def _shell_maker(hosted: Maker | None) -> Maker:

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-import brotli
 import zstandard
 from starlette.types import Message, Receive, Scope
 
@@ -48,12 +47,19 @@ class _Stream(Protocol):
         ...
 
     def step(self, data: memoryview) -> tuple[bytes, int]:
-        """Return output, and how many of these compressed bytes were used. Raises an error of `_ERRORS`."""
+        """Return output, and how many of these compressed bytes were used. Raises `error`."""
+        ...
+
+    @property
+    def error(self) -> type[Exception]:
+        """What is raised if the bytes do not have the encoding."""
         ...
 
 
 class _Zlib:
     """A stream of gzip or deflate."""
+
+    error = zlib.error
 
     def __init__(self, window_bits: int) -> None:
         self._inflater = zlib.decompressobj(window_bits)
@@ -69,6 +75,8 @@ class _Zlib:
 
 class _Deflate:
     """A stream of zlib's format, as HTTP defines "deflate", or one without its head and checksum, as many send."""
+
+    error = zlib.error
 
     def __init__(self) -> None:
         self._stream: _Zlib | None = None
@@ -92,6 +100,9 @@ class _Brotli:
     """A stream of brotli, with a window of at most 16 MiB."""
 
     def __init__(self) -> None:
+        import brotli  # few clients use it
+
+        self.error: type[Exception] = brotli.error
         self._decompressor = brotli.Decompressor()
         self.ended = self.pending = False
 
@@ -108,6 +119,8 @@ class _Brotli:
 class _Zstd:
     """A frame of zstd."""
 
+    error = zstandard.ZstdError
+
     def __init__(self) -> None:
         self._frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
         self.ended = self.pending = False
@@ -117,9 +130,6 @@ class _Zstd:
         output = self._frame.decompress(taken)
         self.ended = self._frame.eof
         return output, len(taken) - len(self._frame.unused_data)
-
-
-_ERRORS: Final = (zlib.error, brotli.error, zstandard.ZstdError)
 
 
 def _gzip() -> _Stream:
@@ -170,7 +180,7 @@ class _Decoder:
         stream = self._stream = self._stream or self._next()
         try:
             piece, used = stream.step(data)
-        except _ERRORS:
+        except stream.error:
             raise self._unreadable() from None
         self.pending = stream.pending
         if stream.ended:

@@ -22,8 +22,8 @@ from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
 from ...store.history_nodes import parent_of
 from ...store.kept_secret import KEPT_SECRET
-from ...store.layout import TAGS_OF_OWNER, Entry, reference
-from ...store.partitions import OUTBOX, noted
+from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, reference
+from ...store.partitions import noted
 from ...store.records import (
     Condition,
     Delete,

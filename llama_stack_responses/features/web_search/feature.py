@@ -15,9 +15,8 @@ from ...requests.request import CreateRequest
 from ...tools.hosted.runtime import ToolRuntime
 from ...tools.registry import HostedTool
 from ...tools.tool import Tool
-from .browser import Browser
+from .kinds import SEARCH_SERVICE
 from .settings import PRESENTED
-from .tool import SEARCH_SERVICE, SearchServices, WebSearch
 
 
 def open_feature(stack: Stack) -> Feature:
@@ -51,7 +50,10 @@ class SearchMaker:
         self._profiles = profiles
 
     def __call__(self, declared: Json, request: CreateRequest) -> Tool:
-        """Return the tool of a request."""
+        """Return the tool of a request. The first request that declares it imports the tool."""
+        from .browser import Browser
+        from .tool import SearchServices, WebSearch
+
         pages = partial(self._pages.of, self._current_user()) if self._pages else None
         browses = PRESENTED.of(profile_for(request.model, self._profiles)) == "browser"
         services = SearchServices(self._runtime, pages)

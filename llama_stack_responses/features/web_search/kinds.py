@@ -13,6 +13,9 @@ from ...items.form import Details, ItemForm, stage_events
 from ...items.kind import ItemKind, Kinds, OfferedTool, ToolType
 from ...items.view import CallView, Link, Shown, objects
 
+SEARCH_SERVICE: Final = "web_search"
+"""The stack's tool that searches."""
+
 _LOCATION: Final = object_of(
     {
         "type": one_of("approximate"),

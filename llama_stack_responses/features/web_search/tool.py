@@ -25,12 +25,10 @@ from ...tools.hosted.sources import Sources, sanitized, sanitized_lines, sources
 from ...tools.tool import Cites, HoldsResources, NeedsCheck, NeedsPreparation
 from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ...tools.tool_history import ToolHistory
-from .kinds import FORM
+from .kinds import FORM, SEARCH_SERVICE
 from .search_results import Result, results_of
 
 _NAMES: Final = [name for name, of in HOSTED_TOOL_NAMES.items() if of == "web_search"]
-SEARCH_SERVICE: Final = "web_search"
-"""The stack's tool that searches."""
 _MAX_MATCHES: Final = 20
 _CONTEXT_LINES: Final = 2
 """Lines shown before and after a match."""
