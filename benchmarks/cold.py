@@ -2,6 +2,7 @@
 
     .venv/bin/python -m benchmarks.cold                                # 100,000 chains in SQLite and in Valkey
     .venv/bin/python -m benchmarks.cold --chains 5000 --stores redis --turns 1
+    .venv/bin/python -m benchmarks.cold --chains 5000 --conversations    # conversations of as many turns
 
 It fills each store with chains of turns with their own texts, tools and instructions in common, and counts its bytes:
 Valkey's memory without what it takes when empty, and the pages of SQLite's file that are in use. Then all is packed
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -28,10 +30,12 @@ import redis
 
 from benchmarks.report import markdown_table
 from benchmarks.texts import texts, tools
+from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
@@ -41,36 +45,47 @@ from tests.support.valkey import Valkey
 
 STORES: Final = ("sqlite", "redis")
 _USERS: Final = 100
+_texts = cache(texts)
 _AT_ONCE: Final = 16
 _FORGOTTEN_SECONDS: Final = 90.0
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What is stored: chains, turns of each, characters of a question and of an answer."""
+    """What is stored: chains or conversations, turns of each, characters of a question and of an answer."""
 
     chains: int
     turns: int
     question: int
     answer: int
+    conversations: bool = False
+
+    def turn(self, number: int, turn: int) -> tuple[Json, Json]:
+        """Return the question and the answer of a turn. No two answers are the same: they are parts of two texts."""
+        given, answers = _texts(256, self.question, 5), _texts(256, self.answer, 6)
+        cut = number % self.answer
+        text = answers[(number + turn) % 256][:cut] + answers[number // 256 % 256][cut:] + str(number * 100 + turn)
+        return user(f"{given[(number * 7 + turn) % 256]} {number} {turn}"), assistant(text)
 
 
 async def fill(archive: Archive, filling: Filling) -> list[str]:
-    """Store chains; return the id of the last response of each."""
-    declared, given = tools(4, 400), texts(256, filling.question, seed=5)
-    answers = texts(256, filling.answer, seed=6)
+    """Store chains or conversations; return the id of the last response of each, or of the conversation."""
+    declared = tools(4, 400)
     last = [""] * filling.chains
+
+    async def converse(number: int) -> None:
+        made = Conversation(new_id("conv"), Owner(f"user {number % _USERS}"), CREATED, {}, used_at=CREATED)
+        items = [item for turn in range(filling.turns) for item in filling.turn(number, turn)]
+        await archive.conversations.create(made, items)
+        last[number] = made.id
 
     async def one(number: int) -> None:
         base: str | None = None
         previous: str | None = None
         owner = Owner(f"user {number % _USERS}")
         for turn in range(filling.turns):
-            # No two are the same: parts of two texts.
-            cut = number % filling.answer
-            text = answers[(number + turn) % 256][:cut] + answers[number // 256 % 256][cut:] + str(number * 100 + turn)
-            made = response(assistant(text), tools=declared, previous_response_id=previous, created_at=CREATED + turn)
-            asked = user(f"{given[(number * 7 + turn) % 256]} {number} {turn}")
+            asked, answer = filling.turn(number, turn)
+            made = response(answer, tools=declared, previous_response_id=previous, created_at=CREATED + turn)
             await archive.save(made, owner=owner, base=base, input_items=[asked])
             entry = await archive.entry(made["id"])
             assert entry
@@ -78,18 +93,25 @@ async def fill(archive: Archive, filling: Filling) -> list[str]:
         last[number] = previous or ""
 
     for start in range(0, filling.chains, _AT_ONCE):
-        await asyncio.gather(*map(one, range(start, min(start + _AT_ONCE, filling.chains))))
+        await asyncio.gather(
+            *map(converse if filling.conversations else one, range(start, min(start + _AT_ONCE, filling.chains)))
+        )
     return last
 
 
 async def timed(archive: Archive, ids: Sequence[str]) -> float:
-    """Read responses with their histories; return the median of the milliseconds."""
+    """Read responses with their histories, or conversations; return the median of the milliseconds."""
     taken = []
     for each in ids:
         began = time.perf_counter()
-        stored = await archive.load(each)
-        assert stored
-        await archive.history(stored.history)
+        if each.startswith("conv_"):
+            conversation = await archive.conversations.load(each)
+            assert conversation
+            assert await archive.conversations.items(each, conversation.end)
+        else:
+            stored = await archive.load(each)
+            assert stored
+            await archive.history(stored.history)
         taken.append((time.perf_counter() - began) * 1000)
     return median(taken)
 
@@ -160,10 +182,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--question", type=int, default=400, help="characters of a question")
     parser.add_argument("--answer", type=int, default=2_000, help="characters of an answer")
+    parser.add_argument("--conversations", action="store_true", help="store conversations in place of chains")
     parser.add_argument("--share", type=float, default=0.02, help="the share of the chains that is read again")
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     options = parser.parse_args()
-    filling = Filling(options.chains, options.turns, options.question, options.answer)
+    filling = Filling(options.chains, options.turns, options.question, options.answer, options.conversations)
     rows = []
     for store in options.stores:
         with tempfile.TemporaryDirectory() as folder, opened(store, Path(folder)) as (records, size):
