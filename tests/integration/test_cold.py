@@ -75,6 +75,7 @@ def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3,
     first = wire.create(model=MODEL, input=[{"role": "user", "content": shown}])
     second = wire.create(model=MODEL, input="two", previous_response_id=first["id"])
     other = wire.create(model=MODEL, input="three")
+    talks = [conversation(wire, [f"{name} {number}" for number in range(5)]) for name in ("first", "second")]
     pack(stack, bucket)
     [packed] = bucket.objects.values()
     assert len(packed) > 60_000
@@ -89,13 +90,40 @@ def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3,
     [asked] = wire.http.get(f"/responses/{first['id']}/input_items").json()["data"]
     assert asked["content"][0]["image_url"] == image
 
+    check_conversation(wire, talks[0])
+
     bucket.kill()
+    for url in (f"/conversations/{talks[1]}/items", f"/conversations/{talks[1]}"):
+        refused = wire.http.get(url)
+        assert refused.status_code == (503 if url.endswith("items") else 200)
+    assert wire.http.delete(f"/conversations/{talks[1]}").status_code == 200
     refused = wire.http.get(f"/responses/{other['id']}")
     assert "object store" in error_of(refused, 503)["message"]
     assert int(refused.headers["retry-after"]) > 0
     assert wire.http.get(f"/responses/{third['id']}").status_code == 200
     assert wire.http.delete(f"/responses/{other['id']}").status_code == 200
     assert wire.http.get(f"/responses/{other['id']}").status_code == 404
+
+
+def conversation(wire: Wire, texts: list[str]) -> str:
+    """Return the id of a new conversation with these messages."""
+    items = [{"role": "user", "content": text} for text in texts]
+    made: str = wire.http.post("/conversations", json={"items": items}).json()["id"]
+    return made
+
+
+def check_conversation(wire: Wire, conversation_id: str) -> None:
+    """List, read, continue and change a packed conversation."""
+    items = f"/conversations/{conversation_id}/items"
+    page = wire.http.get(items, params={"limit": 2, "order": "asc"}).json()
+    rest = wire.http.get(items, params={"order": "asc", "after": page["last_id"]}).json()
+    texts = [each["content"][0]["text"] for each in (*page["data"], *rest["data"])]
+    assert texts == [f"first {number}" for number in range(5)]
+    [found, last] = [page["data"][1]["id"], rest["data"][-1]["id"]]
+    assert wire.http.get(f"{items}/{found}").json() == page["data"][1]
+    assert wire.http.delete(f"{items}/{last}").status_code == 200
+    assert output_text(wire.create(model=MODEL, input="and?", conversation=conversation_id))
+    assert len(wire.http.get(items).json()["data"]) == 4 + 2
 
 
 def backup(stack: LiveStack, folder: Path) -> dict[str, bytes]:

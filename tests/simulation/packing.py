@@ -1,4 +1,4 @@
-"""Schedules of servers that pack idle responses, while clients store, read, continue and delete them.
+"""Schedules of servers that pack what is idle, while clients store, read, continue and delete it.
 
 What is real: the archive, and all that packs and brings back. The store is that of all schedules; the object store is
 in memory, behind a network that delays and fails. Servers are killed and stand still, often just when they pack.
@@ -20,13 +20,15 @@ from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import decoded
-from llama_stack_responses.features.cold.rows import CHAINS, PAGES, RecordStub
+from llama_stack_responses.features.cold.rows import CHAINS, HELD, PAGES, RecordStub, place_of
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.lifecycle.periodic import Periodic
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.records import UNAVAILABLE, Delete, Op, Put, Record
 from tests.contract.conversations import assistant, response, user
+from tests.simulation.cold_talks import ColdTalks, Talk
 from tests.simulation.faults import Faults
 from tests.simulation.simulation import Outcome, outcome_of
 from tests.simulation.store import SharedStore, remote_records
@@ -42,6 +44,7 @@ _OBJECT_BYTES: Final = 4_000
 _CHAINS: Final = 8
 _LONGEST_UPLOAD: Final = 300.0
 """Virtual seconds in which clients may change what is packed."""
+_TALKS: Final = 4
 _KEPT: Final = ("x/", "up/", "oa/", "cp/", "ch/", "p/")
 """Rows that expire, or stay for the owner."""
 
@@ -178,6 +181,8 @@ class PackingSchedule:
         self.bucket, self.known, self.found = Bucket(), Known(), list[str]()
         self.servers = list[PackingServer]()
         self._calls: dict[object, PackingServer | None] = {}
+        self._busy_until = self.world.now + _BUSY_SECONDS
+        self.talks = ColdTalks[PackingServer](self.world, self._later, self.found)
         for _ in range(random.choice((2, 3))):
             self._start()
 
@@ -188,9 +193,8 @@ class PackingSchedule:
 
     def run(self) -> None:
         """Run it."""
-        world, random = self.world, self.world.random
-        for number in range(_CHAINS):
-            self._later(random.uniform(0.0, _BUSY_SECONDS / 3), partial(self._client, number))
+        world = self.world
+        self._begin_clients()
         self._torment(world.now + _BUSY_SECONDS)
         world.run_until(lambda: bool(self._failed), world.now + _BUSY_SECONDS)
         world.log("world", "nothing goes wrong any more")
@@ -202,9 +206,13 @@ class PackingSchedule:
             self._check_shares()
         for response_id in self.known.stored:
             self._later(1.0, partial(self._check, response_id))
+        for talk in self.talks.known.values():
+            self._later(1.0, partial(self.talks.check, talk))
         self._await("responses are not read", lambda: not self._open)
         for response_id in self.known.stored:
             self._later(1.0, partial(self._delete, response_id))
+        for talk in self.talks.known.values():
+            self._later(1.0, partial(self.talks.delete, talk))
         self._await("something is left after all was deleted", self._is_empty)
 
     # What happens to servers.
@@ -244,6 +252,8 @@ class PackingSchedule:
     def _on_commit(self, who: str, ops: Sequence[Op], store: SharedStore) -> None:
         """Check what a commit does to the records of responses, before it is applied."""
         keys = {op.key for op in ops if isinstance(op, Put | Delete)}
+        if any(isinstance(op, Put) and op.key.startswith("cp/") for op in ops) and self.world.now < self._busy_until:
+            self.talks.disturb()
         for op in ops:
             if isinstance(op, Put) and op.key.startswith("r/"):
                 self._on_record(
@@ -272,6 +282,13 @@ class PackingSchedule:
                 self.known.packers.setdefault(turn.owner.principal, set()).add(who)
 
     # What clients do.
+
+    def _begin_clients(self) -> None:
+        random = self.world.random
+        clients = [partial(self._client, number) for number in range(_CHAINS)]
+        clients += [partial(self.talks.client, random.choice(_OWNERS), _BUSY_SECONDS) for _ in range(_TALKS)]
+        for each in clients:
+            self._later(random.uniform(0.0, _BUSY_SECONDS / 3), each)
 
     def _later(self, seconds: float, work: Callable[[PackingServer], Awaitable[None]]) -> None:
         """Have a server do something, which is over when it has, or has ended."""
@@ -379,11 +396,12 @@ class PackingSchedule:
 
     def _all_packed(self) -> bool:
         """Return whether all that is idle is packed, and nothing is left of it."""
-        rows = self.store.rows("r/")
-        return not self._open and all(RecordStub.read(each) for each in rows.values()) and not self.store.rows("cl/")
+        rows = self.store.rows("r/") | self.store.rows("m/")
+        return not self._open and all(place_of(*row) for row in rows.items()) and not self.store.rows("cl/")
 
     def _rows(self) -> list[str]:
-        return [key for key in self.store.rows("") if not key.startswith(_KEPT)]
+        noted = [key for key, record in self.store.rows(HELD).items() if record.value]
+        return noted + [key for key in self.store.rows("") if not key.startswith(_KEPT)]
 
     def _is_empty(self) -> bool:
         if self._open:
@@ -395,6 +413,12 @@ class PackingSchedule:
             if response_id not in self.known.stored:
                 self.known.stored[response_id] = Turn(_OWNERS[0], ())
                 self._later(1.0, partial(self._delete, response_id))
+                return False
+        for key, record in self.store.rows("c/").items():
+            conversation_id = key.removeprefix("c/")
+            if conversation_id not in self.talks.known:
+                talk = self.talks.known[conversation_id] = Talk(Conversation.decode(conversation_id, record))
+                self._later(1.0, partial(self.talks.delete, talk))
                 return False
         return not self._rows() and not self.bucket.objects
 

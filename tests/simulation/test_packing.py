@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.features.cold import packing
+from llama_stack_responses.features.cold import conversations, packing
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.shares import Shares
+from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.store.records import Condition, committed
 from tests.simulation.packing import simulate_packing
 
@@ -44,6 +46,21 @@ def _unfenced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(packing, "committed", unconditional)
 
 
+def _unfenced_items(patch: pytest.MonkeyPatch) -> None:
+    """Items leave the store although they or their conversation have changed since they were read."""
+    unit = conversations._unit
+    patch.setattr(conversations, "_unit", lambda *given: replace(unit(*given), conditions=[]))
+
+
+def _kept_items(patch: pytest.MonkeyPatch) -> None:
+    """The key of packed items stays when their conversation is deleted."""
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    patch.setattr(UnpackingRecords, "forget_items", nothing)
+
+
 def _everything(patch: pytest.MonkeyPatch) -> None:
     """Every server packs all."""
 
@@ -63,7 +80,7 @@ def _never_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("bug", [_unfenced, _everything, _never_collected])
+@pytest.mark.parametrize("bug", [_unfenced, _unfenced_items, _kept_items, _everything, _never_collected])
 def test_bug_that_is_put_in_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     assert failing(range(BUDGET))
