@@ -473,6 +473,17 @@ class ConversationStore:
         return ops, records
 
 
+def pointed_by(owner: Owner, conversation_id: str, ids: Mapping[str, str]) -> list[str]:
+    """Return the keys of the pointers that may lead to items of a conversation.
+
+    Args:
+        ids: the items' ids by row.
+    """
+    hasher = Hasher(owner, tag_of(conversation_id))
+    addresses = {row: _address(hasher, conversation_id, item_id) for row, item_id in ids.items()}
+    return [key for row, address in addresses.items() for key in _pointer_keys(hasher, address, row)]
+
+
 def _fitting(items: Sequence[tuple[Json, int]], max_bytes: int) -> list[Json]:
     """Return the first items, of which each is given with its size, that have at most `max_bytes` together."""
     fit = bisect_right(list(accumulate(size for _, size in items)), max_bytes)

@@ -21,6 +21,7 @@ from llama_stack_responses.store.conversation_store import Conversation, stand_i
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.read_allowance import ReadAllowance
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.search_index import index_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
@@ -79,6 +80,8 @@ async def test_packed_items_come_back_unchanged_and_the_conversation_goes_on(col
     conversation = await begin(cold.archive, clock, *items)
     await pack(cold, clock)
     assert (await hot_items(cold), await runs(cold)) == (0, 3)
+    # In a store without an index, what finds the items is in pages.
+    assert bool(await cold.hot.range("j/", "j0", limit=1)) == (index_of(cold.hot) is not None)
     assert await stored_item(cold.archive, ALICE, items[5]["id"]) == items[5]
     assert (await hot_items(cold), await runs(cold)) == (4, 2)
     assert await cold.archive.conversations.find(conversation, items[2]["id"]) == items[2]
@@ -183,6 +186,20 @@ async def test_removed_item_stays_removed(cold: ColdStore, clock: Clock) -> None
     assert await items_of(cold.archive, conversation) == [*items[1:5], *items[6:]]
     await cold.archive.conversations.delete(conversation.id)
     assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_item_of_a_packed_conversation_that_another_has_too_is_found_as_long_as_one_has_it(
+    cold: ColdStore, clock: Clock
+) -> None:
+    items, store = questions(3), cold.archive.conversations
+    first = await begin(cold.archive, clock, *items)
+    await pack(cold, clock)
+    second = await begin(cold.archive, clock, items[1])
+    for each in (first, second):
+        assert await stored_item(cold.archive, ALICE, items[1]["id"]) == items[1]
+        assert await store.find(each, items[1]["id"]) == items[1]
+        await store.delete(each.id)
+    assert await stored_item(cold.archive, ALICE, items[1]["id"]) is None
 
 
 async def test_idle_conversation_expires_while_it_is_packed(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:

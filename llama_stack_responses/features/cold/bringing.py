@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
+from ...store import codec
+from ...store.conversation_store import pointed_by
 from ...store.layout import Entry, unsettled
 from ...store.records import Delete, Ensure, Op, Put, Record, Records, VersionIs, committed
 from ...telemetry.instrumentation import Telemetry
@@ -163,4 +165,6 @@ def _stayed(chain: Chain, ops: Sequence[Op]) -> list[str]:
     written = {op.key: op.value for op in ops if isinstance(op, Put)}
     deleted = {op.key for op in ops if isinstance(op, Delete)}
     listed = [Entry.decode(Record(value, 1)).listed for key, value in written.items() if key.startswith("r/")]
-    return [key for key in (*listed, *chain.rows) if key not in written and key not in deleted]
+    items = {key: codec.decode(value)["id"] for key, value in written.items() if key.startswith(ITEMS)}
+    pointed = pointed_by(chain.owner, next(iter(items)).split("/")[1], items) if items else []
+    return [key for key in (*listed, *chain.rows, *pointed) if key not in written and key not in deleted]

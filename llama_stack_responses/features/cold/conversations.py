@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ...core.ids import tag_of
 from ...logs import get_logger
 from ...store.codec import UnreadableError
-from ...store.conversation_store import Conversation
+from ...store.conversation_store import Conversation, pointed_by
 from ...store.decoder import Decoder
 from ...store.layout import second
 from ...store.records import Delete, Put, Record, Records, VersionIs, after_prefix, committed, range_in
@@ -24,7 +24,7 @@ from .units import Unit
 
 logger = get_logger(__name__)
 
-RUN_ITEMS: Final = 1_000
+RUN_ITEMS: Final = 256
 RUN_BYTES: Final = 16 * 2**20
 """Most items of a run, and bytes, as `codec.size` counts, with which it ends: less than a chain may have."""
 _LISTED: Final = 200
@@ -95,19 +95,20 @@ class Conversations:
                 left = [] if is_packed else list(run)
                 while left:
                     found = True
-                    size = await self._fitting(idle, left)
-                    if size is None:
+                    ids = await self._fitting(idle, left)
+                    if ids is None:
                         return
-                    yield _unit(idle, left[:size])
-                    left = left[size:]
+                    yield _unit(idle, left[: len(ids)], ids)
+                    left = left[len(ids) :]
             start = f"{rows[-1][0]}\0"
         if not found:
             await self._note(idle)
 
-    async def _fitting(self, idle: _Idle, rows: _Rows) -> int | None:
-        """Return how many of the rows are a run; None if one cannot be read."""
+    async def _fitting(self, idle: _Idle, rows: _Rows) -> list[str] | None:
+        """Return the ids of the first items in these rows, as many as are a run; None if one cannot be read."""
         try:
-            return len(await self._decoder.decode_until([record.value for _, record in rows], RUN_BYTES))
+            items = await self._decoder.decode_until([record.value for _, record in rows], RUN_BYTES)
+            return [item["id"] for item, _ in items]
         except UnreadableError as error:
             logger.error(
                 "an item of an idle conversation cannot be read, leaving it: %s: %s", idle.conversation.id, error
@@ -130,7 +131,7 @@ def _is_settled(record: Record, note: Record | None) -> bool:
     return note is not None and note.value in (b"", str(record.version).encode())
 
 
-def _unit(idle: _Idle, rows: _Rows) -> Unit:
+def _unit(idle: _Idle, rows: _Rows, ids: Sequence[str]) -> Unit:
     """Return the items in these rows, which follow each other, as what is packed together."""
     conversation, keys = idle.conversation, [key for key, _ in rows]
     unchanged = [VersionIs(key, record.version) for key, record in rows]
@@ -148,4 +149,5 @@ def _unit(idle: _Idle, rows: _Rows) -> Unit:
         found=conversation.key,
         oldest=second(conversation.used_at),
         items=len(rows),
+        pointers=pointed_by(conversation.owner, conversation.id, dict(zip(keys, ids, strict=True))),
     )

@@ -11,7 +11,7 @@ from ...store.layout import LISTS, read_pointer
 from ...store.records import Record, VersionIs
 from ...store.search_index import index_of
 from .pages import KINDS, PagedRecords
-from .rows import Place, place_of
+from .rows import ITEMS, Place, place_of
 
 _TRIES: Final = 3
 _CHAINS: Final = 16
@@ -61,12 +61,21 @@ def _without_others(rows: Mapping[str, Record], places: Iterable[Place]) -> dict
     """Return the rows without those that others have written since."""
     known = set(places)
     stubs = {key for key, record in rows.items() if key.startswith("r/") and place_of(key, record) in known}
+    # Only one item has this further pointer, so what it leads to is packed.
+    packed = {
+        target for key, record in rows.items() if key.startswith("j/") and (target := _target(record))[:2] == ITEMS
+    }
 
     def is_theirs(key: str, record: Record) -> bool:
         if key.startswith(LISTS):
             return f"r/{key.rpartition('/')[2]}" in stubs
         if key.startswith(("i/", "j/")) and place_of(key, record) not in known:
-            return read_pointer(record.value)[0] in stubs
+            return _target(record) in stubs or _target(record) in packed
         return key in stubs or not key.startswith("r/")
 
     return {key: record for key, record in rows.items() if is_theirs(key, record)}
+
+
+def _target(record: Record) -> str:
+    """Return the key of the row to which a pointer leads."""
+    return read_pointer(record.value)[0]

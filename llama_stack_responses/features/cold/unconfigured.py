@@ -77,6 +77,10 @@ class UnconfiguredRecords(WrappedRecords):
         with suppress(ApiError):  # where the row is, may be away, and the rest of the store not
             await self._look()
 
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        """Commit. What is deleted was read before, so it is known whether something is packed."""
+        await (self._unpacking or self._records).commit(ops, conditions)
+
     async def close(self) -> None:
         """Close the records."""
         await self._later_look.stop()

@@ -117,6 +117,7 @@ class Unit:
         found: the key by which they were found, in a list or of a conversation.
         oldest: the moment since which it is idle, as the beginning of a position in a list.
         items: how many items of a conversation it has.
+        pointers: the keys of the pointers that may lead to these.
     """
 
     owner: Owner
@@ -132,12 +133,13 @@ class Unit:
     found: str
     oldest: str
     items: int = 0
+    pointers: Sequence[str] = ()
 
     @property
     def paged(self) -> list[str]:
         """The keys of the rows that are moved into pages: those that find the responses, and list them."""
         listed = (listing(Hasher(self.owner).owner, order, each) for each, order in self.orders.items())
-        return [*(f"r/{each}" for each in self.orders), *self.stubs, *self.stays, *listed]
+        return [*(f"r/{each}" for each in self.orders), *self.stubs, *self.stays, *self.pointers, *listed]
 
     def put_stubs(self, place: Place) -> list[Op]:
         """Return the ops that write the stubs."""

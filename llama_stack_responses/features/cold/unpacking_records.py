@@ -47,6 +47,8 @@ from .rows import (
     place_of,
 )
 
+_POSITIONS: Final = "a/"
+"""The prefix of the rows that find items of conversations: they are deleted with the pointers to these."""
 _TRIES: Final = 4
 """How often a chain may be packed again while it is read."""
 _ROWS: Final = 200
@@ -80,8 +82,12 @@ class UnpackingRecords(WrappedRecords):
         return _Reader(self._hot, self._bringing)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        """Commit. Nothing that is written is in a page: it was read before, and so is back."""
-        await self._hot.commit(ops, conditions)
+        """Commit. Nothing that is written is in a page: it was read before, and so is back.
+
+        Only items are deleted without being read, with their conversation.
+        """
+        deletes_items = any(isinstance(op, Delete) and op.key.startswith(_POSITIONS) for op in ops)
+        await (self._records if deletes_items else self._hot).commit(ops, conditions)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read; bring back what is packed."""
