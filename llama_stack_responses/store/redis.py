@@ -404,6 +404,9 @@ class RedisRecords:
         """Return the fields of sections of `INFO` of the server with these records; None if this user may not ask."""
 
         async def ask(client: Redis) -> dict[str, Any] | None:
+            # A former primary answers `INFO` like any other, and has no append-only file while it copies from another
+            # one. A key has it say that the records are elsewhere.
+            await client.exists(self._made)
             try:
                 answers = [await client.info(section) for section in sections]
             except NoPermissionError:

@@ -163,6 +163,19 @@ async def test_replaced_primary_loses_no_commit(cluster: Cluster, records: Store
     await there.close()
 
 
+async def test_former_primary_is_not_asked_whether_it_keeps_records(cluster: Cluster, records: Store) -> None:
+    primary = cluster.owner(records.tag)
+    replica = cluster.replica_of(primary)
+    assert await records.losses() == {}
+    replica.told("CLUSTER FAILOVER")
+    await until(lambda: cluster.owner(records.tag) is replica and not primary.is_primary)
+    primary.told("CONFIG SET", "appendonly", "no")  # as while a replica copies from its primary
+    try:
+        assert await records.losses() == {}
+    finally:
+        primary.told("CONFIG SET", "appendonly", "yes")
+
+
 async def test_moving_slot_splits_no_commit(cluster: Cluster, records: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_cluster, "MAX_RETRIES", 1)
     await records.commit([Put("a", b"1"), Put("b", b"1")])
