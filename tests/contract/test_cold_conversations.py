@@ -20,7 +20,7 @@ from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.read_allowance import ReadAllowance
-from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.search_index import index_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
@@ -200,6 +200,18 @@ async def test_item_of_a_packed_conversation_that_another_has_too_is_found_as_lo
         assert await store.find(each, items[1]["id"]) == items[1]
         await store.delete(each.id)
     assert await stored_item(cold.archive, ALICE, items[1]["id"]) is None
+
+
+async def test_damaged_item_leaves_its_conversation_in_the_store(
+    cold: ColdStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one is packed."""
+    damaged = await begin(cold.archive, clock, *questions(2))
+    await begin(cold.archive, clock, *questions(3))
+    await cold.hot.commit([Put(f"m/{damaged.id}/00000001", b"\x0edamaged")])
+    await pack(cold, clock)
+    assert (await hot_items(cold), await runs(cold)) == (2, 1)
+    assert "cannot be read, leaving it" in caplog.text
 
 
 async def test_idle_conversation_expires_while_it_is_packed(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:

@@ -245,14 +245,14 @@ class Packing(Periodic):
     async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> _Object:
         """Pack the idle conversations in a range together with what is pending; return what is pending then."""
         async for unit in self._conversations.within(span, oldest):
-            if self.shares.of_key(span.partition, unit.found) not in await self.shares.own():
-                continue
             began = asyncio.get_running_loop().time()
             pending.add(await in_thread(_pack, unit))
             if pending.size >= self._object_bytes:
                 await self._store(pending)
                 pending = _Object()
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
+            if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
+                await self._tidy()
         return pending
 
     async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import candidates, packing
 from llama_stack_responses.features.cold.packing import Packing
@@ -47,6 +48,20 @@ async def test_each_list_is_in_the_range_of_its_share() -> None:
         [span] = await shares.spans([share])
         assert share.partition == number % 4
         assert span.start <= f"l/{Hasher(owner).owner}/" < span.end
+
+
+async def test_each_conversation_is_in_the_range_of_its_share() -> None:
+    for partitions in (1, 4):
+        shares, own = Shares(in_parts(partitions)), set[Share]()
+        for number in range(200):
+            key = f"c/{new_id('conv', number % 2 * number)}"
+            share = shares.of_key(number % partitions, key)
+            [span] = shares.conversations([share])
+            assert span.start <= key < span.end
+            own.add(share)
+        assert len(own) > 30
+        whole = [Span(number, "c/", "c0") for number in range(partitions)]
+        assert shares.conversations(await shares.own()) == whole
 
 
 async def test_adjacent_shares_are_one_range_except_where_a_server_has_ended() -> None:
