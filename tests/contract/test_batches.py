@@ -135,6 +135,10 @@ class Responses:
         return nullcontext()
 
     async def queue(self, body: Json, place: Place) -> None:
+        """Queue a response. It is queued if the commit was applied, as in the store, also if the caller is cancelled."""
+        await asyncio.shield(self._queued(body, place))
+
+    async def _queued(self, body: Json, place: Place) -> None:
         line = Line.of_response(place.response_id)
         assert line is not None
         ends = self._behaviour.get(body["model"], ["completed"])
@@ -481,10 +485,10 @@ async def test_line_is_not_queued_again_while_it(records: Records, clock: Clock,
 
 async def test_busy_model_server_is_tried_again_with_pauses(records: Records, clock: Clock) -> None:
     behaviour = {"busy": ["rate_limit_exceeded", "server_error", "completed"], "down": ["server_error"]}
-    server = Server(records, clock, behaviour=behaviour, tries=3, retry_seconds=10)
+    server = Server(records, clock, behaviour=behaviour, tries=3, retry_seconds=3)
     batch_id = await server.create("busy", "down")
     async with server.working():
-        for passing in (7.0, 14.0):
+        for passing in (2.2, 4.4):  # both together are less than a lease
             await server.queued(2)
             await server.responses.end_all()
             clock.now += passing
@@ -497,6 +501,31 @@ async def test_busy_model_server_is_tried_again_with_pauses(records: Records, cl
     [error] = server.lines(ended["error_file_id"]).values()
     assert (error["response"]["status_code"], error["response"]["body"]) == (502, FAILURES["server_error"].body())
     assert [each[-2:] for each in server.responses.stored] == ["03", "03"], "earlier tries are deleted"
+
+
+async def test_earlier_try_is_deleted_although_the_server_dies_that_queues_the_next_one(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Server(records, clock, behaviour={"busy": ["server_error", "completed"]}, retry_seconds=3)
+    batch_id, queue = await dying.create("busy"), dying.responses.queue
+
+    async def die(body: Json, place: Place) -> None:
+        await queue(body, place)
+        if len(dying.responses.begun) == 2:
+            dying.kill()
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(dying.responses, "queue", die)
+    async with dying.working():
+        await dying.queued(1)
+        await dying.responses.end_all()
+        clock.now += 4
+        await until(lambda: not dying.has_work())
+        clock.now += 11
+    other = Server(records, clock, dying.files, responses=dying.responses)
+    async with other.working():
+        await other.ended(batch_id)
+    assert [each[-2:] for each in other.responses.stored] == ["02"]
 
 
 async def test_line_that_cannot_be_admitted_now_is_queued_later(records: Records, clock: Clock) -> None:

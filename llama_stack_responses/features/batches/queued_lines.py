@@ -40,6 +40,8 @@ class QueuedLines:
             text: the line.
             waits: as in `StoredBatches.queued`.
         """
+        if line.attempt > 1:  # before: a server that dies in between leaves no response of an earlier try
+            await self._parts.forget(Line(line.batch, line.number, line.attempt - 1).response_id)
         ops, conditions = self._parts.batches.queued(line, waits)
         place = Place(line.response_id, Work(WorkClass.BATCH), ops, conditions)
         try:
@@ -54,8 +56,6 @@ class QueuedLines:
                 return
             await self._parts.batches.end(line, refusal(error))
         self._tried.pop(line.number, None)
-        if line.attempt > 1:
-            await self._parts.forget(Line(line.batch, line.number, line.attempt - 1).response_id)
 
     def _pause(self, line: Line, error: ApiError) -> float | None:
         """Return the seconds after which a line that could not be queued is queued; None if it never is."""
