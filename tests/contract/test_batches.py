@@ -324,7 +324,7 @@ class Server:
             while (await self.object(batch_id))["status"] not in ENDED_BATCH or await self.rows():
                 if ending:
                     await self.responses.end_all()
-                await turns(20)
+                await asyncio.sleep(0.01)
         return await self.object(batch_id)
 
     async def rest(self, batch_id: str) -> None:
@@ -870,7 +870,7 @@ async def test_lines_of_a_slow_model_do_not_hold_those_of_others(records: Record
             while (await server.object(batch_id))["request_counts"]["completed"] < 6:
                 for each in [each for each in server.responses.waiting if each not in slow]:
                     await server.responses.end(each)
-                await turns(20)
+                await asyncio.sleep(0.01)
         assert sorted(server.responses.waiting) == slow
         assert (await server.batches.find(OF, batch_id)).line <= 4  # type: ignore[union-attr]
         ended = await server.ended(batch_id)

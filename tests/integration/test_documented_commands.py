@@ -118,7 +118,6 @@ def create(port: str, headers: Mapping[str, str] | None = None, /, **fields: Jso
     return created
 
 
-@pytest.mark.smoke
 @pytest.mark.both_hosts
 def test_ready_configuration_starts_a_server(terminal: Terminal, ports: dict[str, str], host: Host) -> None:
     terminal.env["OGX_PORT" if host == "ogx" else "LLAMA_STACK_PORT"] = ports["8321"]

@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.live, pytest.mark.whole_run]
 PROVIDERS: Final = ("local", "vllm", "openai")
 """The bundled provider, and `remote::vllm` and `remote::openai` of the host."""
 ON_BOTH: Final = ("llama.cpp", "vllm")
-"""The servers that the providers of both hosts are tried with; the others differ from these in what the model does."""
+"""The servers that the providers of both hosts are tried with; the others differ from these in what the model does.
+
+So those, transformers, LiteLLM and vLLM with Mistral, are not run with the providers of OGX.
+"""
 SHORT: Final[Json] = {"temperature": 0, "max_output_tokens": 24}
 FORCED: Final[Json] = {"temperature": 0, "max_output_tokens": 200}
 """Room for what a grammar makes a model write."""

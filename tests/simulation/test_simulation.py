@@ -21,8 +21,8 @@ FIXED: Final = range(20)
 """Seeds that each run has. Even ones have a store without partitions, odd ones have one with eight."""
 
 OFTEN: Final = (
-    "commits out of order",
     "events from the checkpoint",
+    "commits out of order",
     "forgotten key",
     "key after response",
     "join without condition",
@@ -112,6 +112,7 @@ def test_seed_decides_the_whole_schedule() -> None:
         assert first == again
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("name", OFTEN)
 def test_bug_put_in_on_purpose_is_found(name: str) -> None:
     with mutated(name):

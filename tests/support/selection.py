@@ -5,7 +5,8 @@
 
 `make test` passes the day of the date, so that each test that takes turns runs on one of five consecutive days. What
 a run had is printed at its end. Tests with `whole_run` belong to no day. Properties (hypothesis) have all of
-their examples on the first day of their file, and a part of them on the others.
+their examples on the first day of their file, and a part of them on the others. A test of a unit that hangs fails after a
+minute.
 """
 
 import sys
@@ -33,6 +34,10 @@ FIRST_ONLY: Final = frozenset({"live", "relatives"})
 OWN: Final = frozenset({"both_hosts", "extended", "whole_run"})
 """Marks of tests all of whose parameter sets run on OGX too."""
 ON_OGX: Final = find_spec("ogx") is not None
+SHORT: Final = tuple(TESTS / name for name in ("unit", "contract"))
+"""Their tests take seconds, and start no stack."""
+SHORT_SECONDS: Final = 60
+"""Seconds after which one of them that hangs fails."""
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -65,7 +70,7 @@ def takes_turns(test: pytest.Item) -> bool:
         return False
     if marks & FIRST_ONLY and (parameters := getattr(test, "callspec", None)) and any(parameters.indices.values()):
         return True
-    return "extended" in marks or _is_below_folders(test.path)
+    return "extended" in marks or _is_below(test.path, FOLDERS)
 
 
 def is_same_on_ogx(test: pytest.Item) -> bool:
@@ -83,8 +88,8 @@ def is_same_on_ogx(test: pytest.Item) -> bool:
 
 
 @cache
-def _is_below_folders(path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in FOLDERS)
+def _is_below(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
@@ -126,6 +131,13 @@ def shorten_properties(tests: Sequence[pytest.Item], day: int) -> None:
             function._hypothesis_internal_use_settings = fewer
 
 
+def limit_seconds(tests: Sequence[pytest.Item]) -> None:
+    """Have those of `SHORT` that hang fail early, with the stack of each thread, unless they have a limit of their own."""
+    for test in tests:
+        if _is_below(test.path, SHORT) and test.get_closest_marker("timeout") is None:
+            test.add_marker(pytest.mark.timeout(SHORT_SECONDS))
+
+
 class DaySelection:
     """Deselects the tests of other days.
 
@@ -150,6 +162,7 @@ class DaySelection:
         self._every.update(_file(test) for test in turns)
         self._kept.update(_file(test) for test in turns if test not in left)
         shorten_properties(items, self._day)
+        limit_seconds(items)
         if left:
             self._config.hook.pytest_deselected(items=list(left))
             items[:] = [test for test in items if test not in left]

@@ -8,7 +8,9 @@ from typing import Final
 from llama_stack_responses.jobs.event_log import EventLog
 
 SECONDS: Final = 180.0
-"""Far more than a wait takes, even for a lease that expires or for secrets that are compared each minute."""
+"""Far more than a wait for a server takes, even for a lease that expires or for secrets that are compared each minute."""
+LOOP_SECONDS: Final = 45.0
+"""Far more than a wait within the process takes. It ends before the test does, and so says what was waited for."""
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = SECONDS, every: float = 0.05) -> None:
@@ -19,7 +21,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = SECONDS, every: float
         time.sleep(every)
 
 
-async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+async def until(holds: Callable[[], bool], seconds: float = LOOP_SECONDS) -> None:
     """Wait until the condition holds, without blocking the event loop."""
 
     async def found() -> bool:
@@ -28,7 +30,7 @@ async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
     await until_found(found, seconds)
 
 
-async def until_found(holds: Callable[[], Awaitable[object]], seconds: float = SECONDS) -> None:
+async def until_found(holds: Callable[[], Awaitable[object]], seconds: float = LOOP_SECONDS) -> None:
     """Wait until a condition holds that has to be looked up."""
     pause = 0.001
     async with asyncio.timeout(seconds):

@@ -259,3 +259,9 @@ def test_later_parameter_sets_run_on_one_host_unless_they_may_differ(
 
 def test_folders_that_take_turns_exist() -> None:
     assert [folder for folder in FOLDERS if not any(folder.rglob("*.py"))] == []
+
+
+def test_unit_that_hangs_fails_after_a_minute_and_a_live_test_later(request: pytest.FixtureRequest) -> None:
+    live = SimpleNamespace(path=REPOSITORY / "tests" / "integration" / "test_any.py")
+    selection.limit_seconds([request.node, cast("pytest.Item", live)])
+    assert [mark.args for mark in request.node.iter_markers("timeout")] == [(selection.SHORT_SECONDS,)]

@@ -52,7 +52,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize("command", ["list", *by_turns("list --json", "tail --every=0.1")])
+@pytest.mark.parametrize("command", [*by_turns("list", "list --json", "tail --every=0.1")])
 def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -109,7 +109,7 @@ def test_output_to_a_full_disk_is_one_sentence(command: str, state: Path, tmp_pa
     assert piped(words, state, ">/dev/full") == (1, "", expected)
 
 
-@pytest.mark.parametrize("command", ["list", *by_turns("stats")])
+@pytest.mark.parametrize("command", [*by_turns("list", "stats")])
 def test_command_without_an_output_ends_normally(command: str, state: Path) -> None:
     assert piped(f"{command} --config {STARTER}", state, ">&-") == (0, "", "")
 
