@@ -665,7 +665,7 @@ def test_model_server_error_after_the_headers_is_in_the_stream(early: LiveStack,
 PATIENCE = 20.0
 # Seconds for each attempt. The sum is more than the headers of a stream wait, and enough for a busy machine to send
 # the first delta.
-IMPATIENCE = {"local": 6.0, "vllm": 2.0}
+IMPATIENCE = {"local": 9.0, "vllm": 3.0}
 
 
 @pytest.fixture(scope="module")
