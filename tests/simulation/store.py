@@ -179,6 +179,14 @@ class RemoteRecords(Records):
 
         return await self._call(read)
 
+    async def ranges(
+        self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
+    ) -> list[list[tuple[str, Record]]]:
+        def read() -> list[list[tuple[str, Record]]]:
+            return [at_once(self._records.range(*each, limit=limit, reverse=reverse)) for each in ranges]
+
+        return await self._call(read)
+
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         # As a driver, which has encoded them before it waits.
         made = Commit(
