@@ -384,9 +384,9 @@ class Packing(Periodic):
         for number in sorted({share.partition for share in own}):
             async for page in self._releases(number, own):
                 due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
+                await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in due})
                 for some in batched(due, _COMMITTED):
                     began = asyncio.get_running_loop().time()
-                    await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in some})
                     await self._let_go(number, some)
                     await asyncio.sleep(asyncio.get_running_loop().time() - began)
 

@@ -15,6 +15,7 @@ no pages: it has the index of the rows of lists, which therefore stay by themsel
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from ...concurrency.offloading import in_thread
+from ...concurrency.offloading import in_thread, list_yielding_lock
 from ...core.errors import ApiError
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
@@ -68,7 +69,7 @@ _BYTES: Final = 16 * 2**10
 """Rows of a page, and bytes of their values, with which it is full."""
 _MAX_BYTES: Final = 2**26
 _AT_ONCE: Final = 16
-_FLOORS: Final = 64
+_FLOORS: Final = 128
 """Rows whose pages are looked for in one call."""
 _INLINE: Final = 4
 """Pages that are decoded in the event loop."""
@@ -104,29 +105,26 @@ type _ReadPages = Callable[[_Span, _Known], Awaitable[list[Page]]]
 
 def _with_rows(
     number: int, rows: Mapping[str, Record], floors: Mapping[str, tuple[str, Record] | None]
-) -> tuple[list[Op], list[Condition]]:
-    """Return the commit that stores rows of a partition in pages.
+) -> Iterator[Page]:
+    """Yield the pages of a partition with further rows.
 
     Args:
         floors: for each row the page that it is added to; None is a new one.
     """
-    pages = dict[str, Page]()
-    for key, record in rows.items():
-        page_key, floor = floors[key] or (f"{PAGES}{number:03x}/{_kind_of(key)}", None)
-        if page_key not in pages:
-            pages[page_key] = _page(page_key, floor) if floor else Page(page_key, None, {})
-        pages[page_key].rows[key] = record
-    return _written(pages.values())
+    added = defaultdict[str, list[str]](list)
+    for key in rows:
+        added[floors[key][0] if floors[key] else f"{PAGES}{number:03x}/{_kind_of(key)}"].append(key)
+    for page_key, keys in added.items():
+        floor = floors[keys[0]]
+        page = _page(*floor) if floor else Page(page_key, None, {})
+        page.rows.update((key, rows[key]) for key in keys)
+        yield page
 
 
 def _written(pages: Iterable[Page]) -> tuple[list[Op], list[Condition]]:
     """Return the commit that stores pages."""
-    ops, unchanged = list[Op](), list[Condition]()
-    for page in pages:
-        puts, same = page.written()
-        ops += puts
-        unchanged += same
-    return ops, unchanged
+    commits = list_yielding_lock(page.written() for page in pages)
+    return [op for ops, _ in commits for op in ops], [condition for _, same in commits for condition in same]
 
 
 def encoded(rows: Sequence[tuple[str, Record]]) -> bytes:
@@ -173,14 +171,9 @@ def decoded(value: bytes) -> dict[str, Record]:
 
 def _in_common(before: str, key: str) -> int:
     """Return how many characters two keys begin with in common, 255 at most."""
-    same, differing = 0, min(len(before), len(key), 255) + 1
-    while differing - same > 1:
-        middle = (same + differing) // 2
-        if key.startswith(before[:middle]):
-            same = middle
-        else:
-            differing = middle
-    return same
+    most = min(len(before), len(key), 255)
+    one, other = (int.from_bytes(each[:most].encode("ascii")) for each in (before, key))
+    return most - ((one ^ other).bit_length() + 7) // 8
 
 
 def _chunks(rows: Mapping[str, Record]) -> Iterator[list[tuple[str, Record]]]:
@@ -288,7 +281,7 @@ class PagedRecords(WrappedRecords):
         """Move rows of one partition into pages, if they and the conditions hold; return whether they did."""
         number = self._number(next(iter(rows)))
         floors = await self._floors(number, sorted(rows))
-        puts, same = await in_thread(_with_rows, number, rows, floors)
+        puts, same = await in_thread(_written, _with_rows(number, rows, floors))
         unchanged: list[Condition] = [VersionIs(key, record.version) for key, record in rows.items()]
         ops: list[Op] = [Delete(key) for key in rows]
         return await committed(self._records, [*ops, *puts], list(dict.fromkeys([*unchanged, *same, *conditions])))
