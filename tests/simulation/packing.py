@@ -17,7 +17,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold.bringing import Bringing
-from llama_stack_responses.features.cold.objects import Objects, Stored
+from llama_stack_responses.features.cold.objects import Objects, ObjectsAway, Stored
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import decoded
 from llama_stack_responses.features.cold.rows import CHAINS, HELD, PAGES, RecordStub, place_of
@@ -93,8 +93,8 @@ class RemoteObjects:
         def arrive() -> None:
             if fate != "refused":
                 result = call()
-            error = ApiError(UNAVAILABLE, "The object store does not answer.", retry_after=10)
-            reply = partial(answer.set_result, result) if fate == "answered" else partial(answer.set_exception, error)
+            is_answered = fate == "answered"
+            reply = partial(answer.set_result, result) if is_answered else partial(answer.set_exception, ObjectsAway())
             world.after(world.random.uniform(0.0, 0.5), lambda: answer.done() or reply(), self._process)
 
         world.after(world.random.uniform(0.0, 0.5), arrive)

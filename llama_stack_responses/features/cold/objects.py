@@ -33,6 +33,13 @@ _AWAY: Final = "This content is in the object store of the server, which does no
 _SUFFIX: Final = ".pack"
 
 
+class ObjectsAway(ApiError):  # noqa: N818 - as `ApiError`, it is an answer
+    """The object store does not answer, or refuses."""
+
+    def __init__(self) -> None:
+        super().__init__(503, _AWAY, retry_after=10)
+
+
 class Stored(NamedTuple):
     """An object: its name, and its size in bytes."""
 
@@ -43,7 +50,7 @@ class Stored(NamedTuple):
 class Objects:
     """Reads and writes the objects of a store, which are in a folder of their own: others may have the same place.
 
-    Every method raises `ApiError` 503 if the object store does not answer, or refuses.
+    Every method raises `ObjectsAway` if the object store does not answer, or refuses.
 
     Args:
         settings: where they are.
@@ -74,7 +81,7 @@ class Objects:
         with self._answers():
             data = bytes(await obstore.get_range_async(self._store, path, start=at, length=size))
         if len(data) != size:
-            raise _away()
+            raise ObjectsAway
         return data
 
     async def delete(self, name: str) -> None:
@@ -107,7 +114,7 @@ class Objects:
             reason = type(error).__name__
             if self._outage.should_log(ValueError(reason)):
                 logger.warning("the object store of 'archive' does not answer, or refuses: %s", reason)
-            raise _away() from error
+            raise ObjectsAway from error
 
     async def _path(self, name: str) -> str:
         """Return the path of an object, or of the folder."""
@@ -142,7 +149,3 @@ def open_place(settings: ColdTier) -> ObjectStore:
         },
         retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
     )
-
-
-def _away() -> ApiError:
-    return ApiError(503, _AWAY, retry_after=10)

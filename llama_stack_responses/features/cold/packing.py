@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import batched
@@ -17,7 +18,8 @@ from math import inf
 from typing import Final
 
 from ...concurrency.offloading import in_thread, list_yielding_lock
-from ...concurrency.tasks import gather_or_cancel
+from ...concurrency.tasks import answers_of, gather_or_cancel
+from ...core.errors import ApiError
 from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
@@ -43,7 +45,7 @@ from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .candidates import Candidates
 from .conversations import Conversations
-from .objects import Objects, Stored
+from .objects import Objects, ObjectsAway, Stored
 from .pack import opened, packed, packed_part
 from .pages import PagedRecords
 from .rows import CHAINS, RELEASES, Chain, Place, RecordStub, Release, packing
@@ -59,6 +61,8 @@ BYTES: Final = Metric("llama_stack_responses.cold.written", "By", "Bytes that we
 
 _SECONDS: Final = 600.0
 """Seconds between two searches for idle responses."""
+_RETRY_SECONDS: Final = 60.0
+"""The same after one in which the object store, or a partition of the store, did not answer."""
 _SMALL_SECONDS: Final = 3_600.0
 """The same after one that has found too few for an object."""
 _SOON_SECONDS: Final = 30.0
@@ -130,6 +134,11 @@ class _Object:
         self.size += chain.size
         self.oldest = min(self.oldest, chain.unit.oldest)
 
+    def taken(self) -> Sequence[_Packed]:
+        """Return the chains; it has none any more."""
+        chains, self.chains, self.size, self.oldest = self.chains, [], 0, "~"
+        return chains
+
 
 def _pack(unit: Unit) -> _Packed:
     # The rows may take far more than the packed data, which wait for others.
@@ -185,7 +194,7 @@ class Packing(Periodic):
         object_bytes: int = _OBJECT_BYTES,
         keep_seconds: float = _KEEP_SECONDS,
     ) -> None:
-        super().__init__(self.work, "could not pack idle responses", logger, _SECONDS)
+        super().__init__(self.work, "could not pack idle responses", logger, _SECONDS, _RETRY_SECONDS)
         self._records, self._objects, self._telemetry = PagedRecords(records), objects, telemetry
         self._after_seconds, self._least_bytes, self._object_bytes = after_seconds, least_bytes, object_bytes
         self._keep_seconds = keep_seconds
@@ -194,6 +203,7 @@ class Packing(Periodic):
         self._conversations = Conversations(records, self._decoder)
         self.shares = Shares(records)
         self._collected, self._waits = "", False
+        self._silent = list[ApiError]()
         self._is_idle = False
         self._tidy_at = -inf
 
@@ -203,8 +213,22 @@ class Packing(Periodic):
         Raises:
             ApiError: 503, the store or the object store does not answer.
         """
+        self._silent.clear()
         await self._tidy()
         await self._pack()
+        if self._silent:
+            self._waits = False
+            raise self._silent[0]
+
+    @contextmanager
+    def _for_others(self) -> Iterator[None]:
+        """Go on behind this with other partitions if one does not answer; note that there is such a one."""
+        try:
+            yield
+        except ObjectsAway:
+            raise
+        except ApiError as error:
+            self._silent.append(error)
 
     def _pause(self, seconds: float) -> float:
         """Return how long to pause: longer if the responses that wait would be packed again, and still be too few."""
@@ -214,17 +238,19 @@ class Packing(Periodic):
         own, pending = await self.shares.own(), _Object()
         oldest = second(await self._records.now() - self._after_seconds)
         for span in await self.shares.spans(own):
-            pending = await self._pack_span(span, oldest, pending)
+            with self._for_others():
+                await self._pack_span(span, oldest, pending)
         for span in self.shares.conversations(own):
-            pending = await self._pack_conversations(span, oldest, pending)
+            with self._for_others():
+                await self._pack_conversations(span, oldest, pending)
         has_waited = pending.oldest < second(await self._records.now() - self._after_seconds - _WAIT_SECONDS)
         self._waits = bool(pending.chains) and pending.size < self._least_bytes and not has_waited
         self._is_idle = not own
         if pending.chains and not self._waits:
             await self._store(pending)
 
-    async def _pack_span(self, span: Span, oldest: str, pending: _Object) -> _Object:
-        """Pack the idle responses of some lists together with what is pending; return what is pending then."""
+    async def _pack_span(self, span: Span, oldest: str, pending: _Object) -> None:
+        """Pack the idle responses of some lists together with what is pending, to which the rest of them is added."""
         cursor = span.cursor
         async for window in self._candidates.within(span, oldest):
             for chains in _groups(await self._own_of(window.chains)):
@@ -233,27 +259,24 @@ class Packing(Periodic):
                     pending.add(chain)
                     if pending.size >= self._object_bytes:
                         await self._store(pending)
-                        pending, cursor = _Object(), await self._note(span.partition, window.start, cursor)
+                        cursor = await self._note(span.partition, window.start, cursor)
                 # Half of the time is that of responses.
                 await asyncio.sleep(asyncio.get_running_loop().time() - began)
             if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
                 await self._tidy()
         if cursor:
             await self._records.commit([Delete(cursor)])
-        return pending
 
-    async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> _Object:
-        """Pack the idle conversations in a range together with what is pending; return what is pending then."""
+    async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> None:
+        """Pack the idle conversations in a range together with what is pending, to which the rest of them is added."""
         async for unit in self._conversations.within(span, oldest):
             began = asyncio.get_running_loop().time()
             pending.add(await in_thread(_pack, unit))
             if pending.size >= self._object_bytes:
                 await self._store(pending)
-                pending = _Object()
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
             if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
                 await self._tidy()
-        return pending
 
     async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:
         """Return those of the chains that are of shares which this server has now."""
@@ -273,7 +296,8 @@ class Packing(Periodic):
     async def _tidy(self) -> None:
         """Delete what packed responses have left in the store, and objects without chains."""
         await self.release()
-        await self.collect()
+        with self._for_others():
+            await self.collect()
         self._tidy_at = asyncio.get_running_loop().time()
 
     async def _packed(self, partition: int, chains: Sequence[Sequence[Found]]) -> list[_Packed]:
@@ -284,13 +308,18 @@ class Packing(Periodic):
         return await in_thread(list_yielding_lock, packs)
 
     async def _store(self, pending: _Object) -> None:
-        """Write an object, and commit its chains, each by itself; those of shares that others have by now stay."""
+        """Write an object of what is pending, and take it out of the store, each chain by itself; no more is pending.
+
+        What is of shares that others have by now stays, and what is in a partition that does not answer.
+        """
+        size, pending_chains = pending.size, pending.taken()
         own = set(await self.shares.own())
-        chains = [each for each in pending.chains if self._share_of(each.unit) in own]
+        mine = [each for each in pending_chains if self._share_of(each.unit) in own]
+        name, parts = await self._begin({chain.unit.tag for chain in mine})
+        chains = [chain for chain in mine if chain.unit.tag % self._records.partitions in parts]
         if not chains:
             return
         tags = {chain.unit.tag for chain in chains}
-        name = await self._begin(tags)
         written = list[_Written]()
         await self._objects.put(name, self._data_of(chains, written))
         taken = await self._take_out(name, chains, written)
@@ -299,8 +328,8 @@ class Packing(Periodic):
         if self._telemetry:
             self._telemetry.record(PACKED, count)
             self._telemetry.record(ITEMS, items)
-            self._telemetry.record(BYTES, pending.size)
-        logger.info("packed idle responses and items of conversations: %d, %d, in %d bytes", count, items, pending.size)
+            self._telemetry.record(BYTES, size)
+        logger.info("packed idle responses and items of conversations: %d, %d, in %d bytes", count, items, size)
 
     def _share_of(self, unit: Unit) -> Share:
         return self.shares.of_key(unit.tag % self._records.partitions, unit.found)
@@ -315,8 +344,9 @@ class Packing(Periodic):
                 of_parts[place.tag % self._records.partitions].append((place, there, chain))
         for number, placed in of_parts.items():
             for some in batched(placed, _COMMITTED):
-                are_out = await self._commit(number, some, later)
-                taken += [chain.unit for (_, _, chain), is_out in zip(some, are_out, strict=True) if is_out]
+                with self._for_others():
+                    are_out = await self._commit(number, some, later)
+                    taken += [chain.unit for (_, _, chain), is_out in zip(some, are_out, strict=True) if is_out]
         return taken
 
     async def _commit(self, number: int, chains: Sequence[_Placed], later: float) -> list[bool]:
@@ -348,28 +378,37 @@ class Packing(Periodic):
                 at += len(data)
 
     async def _part(self, part: Part, key: bytes, number: int) -> bytes | None:
-        """Return a large row, packed; None if it is gone."""
-        record = (await self._records.get_many([part.source])).get(part.source)
-        return await in_thread(lambda: packed_part(part.row(record), key, number)) if record else None
+        """Return a large row, packed; None if it is gone, or its partition does not answer."""
+        record: Record | None = None
+        with self._for_others():
+            record = (await self._records.get_many([part.source])).get(part.source)
+        return await in_thread(packed_part, part.row(record), key, number) if record else None
 
-    async def _begin(self, tags: Collection[int]) -> str:
-        """Return the name of a new object, to which chains with these tags may be added for a while."""
+    async def _begin(self, tags: Collection[int]) -> tuple[str, Collection[int]]:
+        """Return the name of a new object, to which chains with these tags may be added for a while.
+
+        And in which partitions: some may not answer.
+        """
         now = await self._records.now()
         name = f"{int(now):08x}{secrets.token_hex(6)}"
-        await self._mark(name, tags, now + _UPLOAD_SECONDS)
-        return name
+        return name, await self._mark(name, tags, now + _UPLOAD_SECONDS)
 
     async def _end(self, name: str, tags: Collection[int]) -> None:
         """Have no more chains added to an object."""
         await self._mark(name, tags, None)
 
-    async def _mark(self, name: str, tags: Iterable[int], until: float | None) -> None:
-        """Have chains with these tags added to an object until a time, or no more: a commit for each partition."""
+    async def _mark(self, name: str, tags: Iterable[int], until: float | None) -> Collection[int]:
+        """Have chains with these tags added to an object until a time, or no more; return in which partitions."""
         of_parts = defaultdict[int, list[Op]](list)
         for tag in tags:
             key = packing(name, tag)
             of_parts[tag % self._records.partitions].append(Delete(key) if until is None else Put(key, b"", until))
-        await asyncio.gather(*(self._records.commit(ops) for ops in of_parts.values()))
+        answers = await answers_of(self._records.commit(ops) for ops in of_parts.values())
+        for each in answers:
+            with self._for_others():
+                if each:
+                    raise each
+        return [number for number, error in zip(of_parts, answers, strict=True) if error is None]
 
     async def release(self) -> None:
         """Delete the content of packed responses that nothing else refers to, once nothing reads it any more.
@@ -382,13 +421,18 @@ class Packing(Periodic):
         now = await self._records.now()
         own = set(await self.shares.own())
         for number in sorted({share.partition for share in own}):
-            async for page in self._releases(number, own):
-                due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
-                await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in due})
-                for some in batched(due, _COMMITTED):
-                    began = asyncio.get_running_loop().time()
-                    await self._let_go(number, some)
-                    await asyncio.sleep(asyncio.get_running_loop().time() - began)
+            with self._for_others():
+                await self._release(number, own, now)
+
+    async def _release(self, number: int, own: Set[Share], now: float) -> None:
+        """Delete what is due in one partition, for half of the time."""
+        async for page in self._releases(number, own):
+            due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
+            await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in due})
+            for some in batched(due, _COMMITTED):
+                began = asyncio.get_running_loop().time()
+                await self._let_go(number, some)
+                await asyncio.sleep(asyncio.get_running_loop().time() - began)
 
     async def _let_go(self, number: int, releases: Sequence[tuple[str, Release, Record]]) -> None:
         """Delete the rows and the content of some releases of one partition."""
@@ -452,7 +496,7 @@ class Packing(Periodic):
     async def _rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
         """Write the chains that an object still has to a new one. The old one is deleted when it has none."""
         tags = {place.tag for place, _, _ in chains}
-        name = await self._begin(tags)
+        name, _ = await self._begin(tags)
         keys = list[Sequence[str]]()
         await self._objects.put(name, self._copied(old.name, [chain for _, chain, _ in chains], keys))
         at = 0

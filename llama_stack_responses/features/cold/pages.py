@@ -113,7 +113,8 @@ def _with_rows(
     """
     added = defaultdict[str, list[str]](list)
     for key in rows:
-        added[floors[key][0] if floors[key] else f"{PAGES}{number:03x}/{_kind_of(key)}"].append(key)
+        floor = floors[key]
+        added[floor[0] if floor else f"{PAGES}{number:03x}/{_kind_of(key)}"].append(key)
     for page_key, keys in added.items():
         floor = floors[keys[0]]
         page = _page(*floor) if floor else Page(page_key, None, {})

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import groupby
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from ...concurrency.offloading import in_thread
+from ...concurrency.tasks import answers_of
+from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...jobs.served_partitions import living_workers, workers_of
 from ...store.content_names import Hasher
@@ -84,12 +87,20 @@ class Shares:
     async def own(self) -> Sequence[Share]:
         """Return the shares of this server, given those that live now; none until its lease is in the store.
 
+        While the store does not say who lives, they are what they were.
+
         Raises:
-            ApiError: 503, the store does not answer.
+            ApiError: 503, the store does not answer, and never did.
         """
         if self.worker is None:
             return self._all
-        living = frozenset(await living_workers(self._records))
+        try:
+            living = frozenset(await living_workers(self._records))
+        except ApiError:
+            if not self._own:
+                raise
+            # Others may have some of them by now: then their commits fail, or these.
+            return self._own
         if self.worker not in living:
             return []
         if living != self._living:
@@ -120,11 +131,13 @@ class Shares:
     async def spans(self, own: Sequence[Share]) -> list[Span]:
         """Return the lists of shares, given in order, as few ranges. One begins where a server has ended in between.
 
-        Raises:
-            ApiError: 503, the store does not answer.
+        Where a partition does not answer, it begins with the first one.
         """
-        ended = await self._records.get_many([share.cursor for share in own])
-        return list(_joined(own, self._starts, {key: record.value.decode() for key, record in ended.items()}))
+        of_parts = groupby(own, key=lambda share: share.partition)
+        reads = (self._records.get_many([share.cursor for share in shares]) for _, shares in of_parts)
+        answers = [each for each in await answers_of(reads) if not isinstance(each, ApiError)]
+        ended = {key: record.value.decode() for found in answers for key, record in found.items()}
+        return list(_joined(own, self._starts, ended))
 
     def conversations(self, own: Sequence[Share]) -> list[Span]:
         """Return the conversations of shares, given in order, as few ranges."""
