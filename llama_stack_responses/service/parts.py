@@ -29,7 +29,7 @@ from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.decoder import Decoder
-from ..store.records import Records
+from ..store.records import Records, reader_of
 from ..telemetry.gauges import GaugeSources
 from ..telemetry.model_failures import LastFailures
 from .compact import Compaction
@@ -110,9 +110,12 @@ class Parts:
     @cached_property
     def archive(self) -> Archive:
         """The stored responses."""
+        return self._archive_of(self._records, Decoder(self.config.limits.decoding_bytes))
+
+    def _archive_of(self, records: Records, decoder: Decoder) -> Archive:
         config = self.config
         return Archive(
-            self._records,
+            records,
             retention=config.retention_seconds,
             clock=self.clock,
             knows_time=lambda: self.clock.is_known,
@@ -120,16 +123,19 @@ class Parts:
             recent_bytes=config.limits.history_of_one + _max_input_bytes(config.limits),
             scan_rows=config.limits.scanned_responses,
             scan_seconds=self.intervals.list_scan_seconds,
-            decoder=Decoder(config.limits.decoding_bytes),
+            decoder=decoder,
             at_end=self._dependencies.at_end,
             on_end=self._dependencies.on_end,
         )
 
     @cached_property
     def _history(self) -> HistoryReader:
+        return self._history_of(self.archive)
+
+    def _history_of(self, archive: Archive) -> HistoryReader:
         limits = self.config.limits
         bounds = HistoryBounds(limits.request_bytes, limits.history_of_one, _max_input_bytes(limits))
-        return HistoryReader(self.archive, self.access, bounds)
+        return HistoryReader(archive, self.access, bounds)
 
     @cached_property
     def large_work(self) -> LargeWork:
@@ -227,7 +233,12 @@ class Parts:
     @cached_property
     def reader(self) -> ResponseReader:
         """Reads responses."""
-        return ResponseReader(self.archive, self._history, self.jobs, self.access)
+        return ResponseReader(self.archive, self._history, self.jobs, self.access, self._reader_of_moved)
+
+    def _reader_of_moved(self) -> ResponseReader:
+        """Return what reads a response that is at another place, and leaves it there."""
+        archive = self._archive_of(reader_of(self._records), self.archive.decoder)
+        return ResponseReader(archive, self._history_of(archive), self.jobs, self.access)
 
     @cached_property
     def refusals(self) -> Refusals:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from ..admission import Reservation
+from ..concurrency.fair_budget import FairBudget
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, not_found
 from ..core.ids import check_response_id
@@ -20,9 +22,13 @@ from ..jobs.background import BackgroundJobs
 from ..jobs.direct_delivery import DirectClient
 from ..store.archive import Archive
 from ..store.loaded_response import StoredResponse
+from ..store.records import NoRoom
 from ..store.running_response import RunningResponse
 from ..stream.events import TERMINAL, Event
 from .shared_replays import Replays
+
+_MOVED: Final = 2
+"""Responses that are read at a time where they were moved to: each may be held as a whole."""
 
 
 class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
@@ -37,14 +43,24 @@ class ResponseReader:
         history_reader: reads their histories.
         jobs: the detached responses.
         access: the identity and permissions of the caller.
+        reader_of_moved: returns what reads one response at the place where it was moved to, if the store has no room
+            to bring it back.
     """
 
-    def __init__(self, archive: Archive, history_reader: HistoryReader, jobs: BackgroundJobs, access: Access) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        history_reader: HistoryReader,
+        jobs: BackgroundJobs,
+        access: Access,
+        reader_of_moved: Callable[[], ResponseReader] | None = None,
+    ) -> None:
         self._archive = archive
         self._history_reader = history_reader
         self._jobs = jobs
         self._access = access
         self._replays = Replays()
+        self._reader_of_moved, self._moved = reader_of_moved, FairBudget(_MOVED)
 
     async def retrieve(self, response_id: str, hold: Hold | None = None) -> Json:
         """Return the response as stored or, while it is streamed in the foreground, as it was when it began.
@@ -56,7 +72,23 @@ class ResponseReader:
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's.
         """
+        return await self._read(lambda reader: reader._retrieved(response_id, hold))
+
+    async def _retrieved(self, response_id: str, hold: Hold | None) -> Json:
         return (await self.find(response_id, "read", hold)).response
+
+    async def _read[Found](self, read: Callable[[ResponseReader], Awaitable[Found]]) -> Found:
+        """Return what is read of a response; if the store has no room for it, it is read where it was moved to."""
+        try:
+            return await read(self)
+        except NoRoom:
+            if self._reader_of_moved is None:
+                raise
+        share = await self._moved.enter(may_refuse=False)
+        try:
+            return await read(self._reader_of_moved())
+        finally:
+            self._moved.leave(share)
 
     async def follow(
         self,
@@ -161,11 +193,14 @@ class ResponseReader:
             order: `asc` for oldest first, `desc` for newest first.
             hold: as in `retrieve`.
         """
-        items = await self._history_reader.input_of(await self._stored(response_id, "read"), hold)
+        items = [*await self._read(lambda reader: reader._input(response_id, hold))]
         if order == "desc":
             items.reverse()
         page = page_after(items, after, limit)
         return Page(listed(page.data), page.has_more)
+
+    async def _input(self, response_id: str, hold: Hold | None) -> Sequence[Json]:
+        return await self._history_reader.input_of(await self._stored(response_id, "read"), hold)
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
         """Return the stored response, on which the caller wants to perform `action`.

@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from ..core.errors import ApiError
-from .records import UNTRUSTED
+from .records import UNTRUSTED, NoRoom
 
 _GONE: Final = (
     OSError,
@@ -64,7 +64,8 @@ def errors_as_503() -> Iterator[None]:
     except _GONE as error:
         raise Unreachable(sent=not isinstance(error, _REFUSED)) from error
     except asyncpg.PostgresError as error:
-        raise ApiError(503, _sentence(error), retry_after=1) from error
+        kind = NoRoom if isinstance(error, asyncpg.DiskFullError) else ApiError
+        raise kind(503, _sentence(error), retry_after=1) from error
 
 
 def _sentence(error: asyncpg.PostgresError) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "Ensure",
     "Inspected",
     "Limited",
+    "NoRoom",
     "Notify",
     "Op",
     "Persistent",
@@ -154,6 +155,10 @@ class Unanswered(ApiError):  # noqa: N818 - a kind of 503
     def __init__(self, message: str, settle: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(UNAVAILABLE, message, retry_after=1)
         self.settle = settle
+
+
+class NoRoom(ApiError):  # noqa: N818 - a kind of 503
+    """A commit was refused since the store is full."""
 
 
 class PubSub(Protocol):

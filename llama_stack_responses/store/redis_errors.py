@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..core.errors import ApiError
-from .records import UNTRUSTED
+from .records import UNTRUSTED, NoRoom
 
 SILENT: Final = "The response store's server does not answer."
 MOVING: Final = "The response store's cluster is moving these responses to another node."
@@ -51,12 +51,18 @@ def errors_as_503() -> Iterator[None]:
 
     Raises:
         NoAnswer: no answer came.
+        NoRoom: the server is full.
     """
     try:
         yield
     except RedisError as error:
-        kind = NoAnswer if isinstance(error, (RedisConnectionError, RedisTimeoutError)) else ApiError
-        raise kind(503, _sentence(error), retry_after=1) from error
+        raise _kind(error)(503, _sentence(error), retry_after=1) from error
+
+
+def _kind(error: RedisError) -> type[ApiError]:
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError)):
+        return NoAnswer
+    return NoRoom if isinstance(error, OutOfMemoryError) else ApiError
 
 
 def is_moving(error: RedisError) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..logs import get_logger
+from .records import NoRoom
 from .sqlite_reserve import Reserve
 from .thread_pool import ThreadTask
 
@@ -196,8 +197,9 @@ class SqliteFile:
             self.close()
             if _primary(error) in _DAMAGE:
                 self.opened.damage = self.opened.damage or str(error)
+        is_full = isinstance(error, sqlite3.Error) and _primary(error) == sqlite3.SQLITE_FULL
         for job in jobs:
-            job.error = ApiError(503, message, retry_after=1)
+            job.error = (NoRoom if is_full else ApiError)(503, message, retry_after=1)
             job.error.__cause__ = error
 
     def _open(self) -> sqlite3.Connection:
