@@ -80,9 +80,9 @@ _LEAST_BYTES: Final = 8 * 2**20
 _OBJECT_BYTES: Final = 24 * 2**20
 """Bytes with which an object ends; it has at most one chain more."""
 _ROWS: Final = 500
-_TOGETHER: Final = 64
+_TOGETHER: Final = 128
 """Responses that are read, packed and committed at a time, unless one chain has more."""
-_COMMITTED: Final = 16
+_COMMITTED: Final = 32
 """Chains that are taken out of the store at a time, or whose content is deleted."""
 _MERGED_BYTES: Final = 8 * 2**20
 """Bytes that are read for these together; what has more is read by itself."""

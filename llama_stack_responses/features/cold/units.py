@@ -61,6 +61,8 @@ PART_BYTES: Final = 2**20
 _READ_KEYS: Final = 500
 _MERGED_BYTES: Final = 16 * 2**20
 """Most bytes that units have in the store, compressed, if they are read together."""
+_SMALL_BYTES: Final = 2**20
+"""Bytes of the histories of a unit whose nodes need not be measured before they are encoded."""
 _SOURCES: Final = 8
 """References to one node that are read at first."""
 _AT_ONCE: Final = 16
@@ -164,6 +166,7 @@ class ReadUnit:
         big: the big fields, by key.
         pointed: pointers that may lead to their items, by key.
         requests: recorded chat requests, by key.
+        are_small: whether the nodes are known not to be large.
     """
 
     responses: Sequence[Found]
@@ -173,6 +176,7 @@ class ReadUnit:
     big: Mapping[str, Record]
     pointed: Mapping[str, Record]
     requests: Mapping[str, Record]
+    are_small: bool
 
     @property
     def newest(self) -> str:
@@ -239,6 +243,7 @@ class _Reading:
         self, records: Records, decoder: Decoder, number: int, hold: Callable[[int], object] | None = None
     ) -> None:
         self._records, self._decoder, self._number, self._hold = records, decoder, number, hold
+        self._are_small = False
 
     async def read(self, responses: Sequence[Found]) -> ReadUnit | None:
         """Return what they have; None if part of it is gone.
@@ -266,7 +271,7 @@ class _Reading:
         requests = await self._get(
             chat_request(entry.id, number) for entry in entries for number in range(entry.recorded)
         )
-        return ReadUnit(responses, nodes, large, shared, big, pointed, requests)
+        return ReadUnit(responses, nodes, large, shared, big, pointed, requests, self._are_small)
 
     async def _nodes(self, entries: Sequence[Entry]) -> dict[str, Node] | None:
         """Return all nodes of the histories by name; None if one is gone.
@@ -283,6 +288,7 @@ class _Reading:
                 if chain is None:
                     return None
                 nodes |= dict(chain)
+        self._are_small = UNIT_BYTES - (allowance.left or 0) <= _SMALL_BYTES
         return nodes
 
     async def _one_by_one(self, entries: Sequence[Entry], large: dict[str, int]) -> dict[str, Node] | None:
@@ -416,7 +422,7 @@ def _node_rows(stored: ReadUnit, names: Mapping[str, str]) -> list[tuple[str, by
         if name not in stored.large:
             links = tuple(names[link] for link in node.links)
             copy = Node(node.depth, links, in_renamed(node.items, names), node.before)
-            rows.append((f"n/{names[name]}", copy.encode(pack=False)))
+            rows.append((f"n/{names[name]}", copy.encode(pack=False, small=stored.are_small)))
         if node.parent:
             rows.append((reference(names[node.parent], names[name]), b""))
     return rows
