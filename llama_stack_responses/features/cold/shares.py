@@ -133,11 +133,14 @@ class Shares:
 
         Where a partition does not answer, it begins with the first one.
         """
-        of_parts = groupby(own, key=lambda share: share.partition)
-        reads = (self._records.get_many([share.cursor for share in shares]) for _, shares in of_parts)
-        answers = [each for each in await answers_of(reads) if not isinstance(each, ApiError)]
-        ended = {key: record.value.decode() for found in answers for key, record in found.items()}
-        return list(_joined(own, self._starts, ended))
+        try:
+            ended = await self._records.get_many([share.cursor for share in own])
+        except ApiError:
+            of_parts = groupby(own, key=lambda share: share.partition)
+            reads = (self._records.get_many([share.cursor for share in shares]) for _, shares in of_parts)
+            answers = [each for each in await answers_of(reads) if not isinstance(each, ApiError)]
+            ended = {key: record for found in answers for key, record in found.items()}
+        return list(_joined(own, self._starts, {key: record.value.decode() for key, record in ended.items()}))
 
     def conversations(self, own: Sequence[Share]) -> list[Span]:
         """Return the conversations of shares, given in order, as few ranges."""
