@@ -36,7 +36,6 @@ __all__ = [
     "Ensure",
     "Inspected",
     "Limited",
-    "NoRoom",
     "Notify",
     "Op",
     "Persistent",
