@@ -64,9 +64,9 @@ BUCKET: Final = 4
 """Leading digits of an order that form its bucket of 65,536 seconds."""
 
 TAGS_OF_OWNER: Final = "up/"
+"""The prefix of the rows that say which tags an owner uses."""
 OUTBOX: Final = "ob/"
 """The prefix of the rows that note what a commit writes in another partition (`partitions.py`)."""
-"""The prefix of the rows that say which tags an owner uses."""
 
 SECOND_DIGITS: Final = 8
 """Leading digits of an order that are the second of the creation."""
