@@ -311,7 +311,7 @@ class Archive:
         retry = ConflictRetry()
         while True:
             await retry.wait()
-            known = await append.read(self._records)
+            known = await append.read(self._records, *append.pointers)
             ops, conditions = await in_thread_if_large(partial(append.plan, known), *items)
             if not ops or await committed(self._records, ops, conditions):
                 return

@@ -144,6 +144,11 @@ class ConversationAppend:
         self._items = {_address(self._hasher, self._id, item["id"]): item for item in items}
         self._keys = [self._head, *self._items]
 
+    @property
+    def pointers(self) -> list[str]:
+        """The keys of the first pointers to the items: `plan` has to know those that ids from a client may have."""
+        return [_first_pointer(address) for address in self._items]
+
     async def read(self, records: Records, *also: str) -> dict[str, Record]:
         """Read the records that `plan` needs, and the keys `also`.
 
@@ -169,7 +174,7 @@ class ConversationAppend:
         for position, (address, item) in enumerate(new.items(), conversation.end):
             row = _row(self._id, position)
             ops += [Put(row, codec.encode(item)), Put(address, str(position).encode())]
-            ops += _pointers(self._hasher, address, row)
+            ops += [op for op in _pointers(self._hasher, address, row) if op.key not in known]
         return ops, [VersionIs(self._head, head.version)]
 
     def taken(self, known: Mapping[str, Record]) -> str | None:
@@ -207,8 +212,9 @@ class ConversationStore:
 
     async def _plan_new(self, conversation: Conversation, items: Sequence[Json]) -> tuple[list[Op], list[Condition]]:
         """Return the commit that stores a new conversation with these items."""
-        known = {conversation.key: Record(conversation.encode(), 0)}
         append = self._append(conversation, items)
+        known = await self._records.get_many(append.pointers) if items else {}
+        known[conversation.key] = Record(conversation.encode(), 0)
         ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
         return [*used(conversation.owner, append.tag), *ops], [VersionIs(conversation.key, None)]
 
@@ -236,7 +242,7 @@ class ConversationStore:
         append, retry = self._append(conversation, items), ConflictRetry()
         while True:
             await retry.wait()
-            known = await append.read(self._records)
+            known = await append.read(self._records, *append.pointers)
             if taken := append.taken(known):
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = await in_thread_if_large(partial(append.plan, known), items)
@@ -499,7 +505,8 @@ def _pointers(hasher: Hasher, address: str, row: str) -> list[Ensure | Put]:
     """Return the ops that write the pointers from an item's id to its row.
 
     A response, or another conversation, may also have the item. So the first pointer is kept if it leads elsewhere, and
-    the other one, which only this row has, finds the item when that position is gone.
+    the other one, which only this row has, finds the item when that position is gone. Of what is packed, the first one
+    may be where only reading finds it: it is read before, unless the id is new.
     """
     first, further = _pointer_keys(hasher, address, row)
     pointer = f"{row} 0".encode()
@@ -508,8 +515,12 @@ def _pointers(hasher: Hasher, address: str, row: str) -> list[Ensure | Put]:
 
 def _pointer_keys(hasher: Hasher, address: str, row: str) -> tuple[str, str]:
     """Return the keys of these pointers, which name the id as the key of its position does."""
-    first = f"i/{address.rpartition('/')[2]}"
+    first = _first_pointer(address)
     return first, further_pointer(first, hasher.item(row))
+
+
+def _first_pointer(address: str) -> str:
+    return f"i/{address.rpartition('/')[2]}"
 
 
 def _address(hasher: Hasher, conversation_id: str, item_id: str) -> str:

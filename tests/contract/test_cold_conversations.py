@@ -27,6 +27,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_cold import ALICE, DAY, HOUR, left, pack
+from tests.contract.test_moving import Move
 from tests.support.cold import AFTER, ColdStore, in_folder
 from tests.support.records import WatchedRecords
 
@@ -200,6 +201,42 @@ async def test_item_of_a_packed_conversation_that_another_has_too_is_found_as_lo
         assert await store.find(each, items[1]["id"]) == items[1]
         await store.delete(each.id)
     assert await stored_item(cold.archive, ALICE, items[1]["id"]) is None
+
+
+async def test_item_of_a_packed_response_that_a_conversation_gets_is_found_as_long_as_one_has_it(
+    cold: ColdStore, clock: Clock
+) -> None:
+    for is_read in (False, True):
+        created = response(assistant("answer"), created_at=int(clock.now))
+        await cold.archive.save(created, owner=ALICE, base=None, input_items=[user("question")])
+        item = created["output"][0]
+        await pack(cold, clock)
+        conversation = await begin(cold.archive, clock)
+        assert await cold.archive.conversations.add(conversation, [item])
+        made = [conversation, await begin(cold.archive, clock, item)]
+        if is_read:
+            assert await cold.archive.load(created["id"])
+        await cold.archive.delete(created["id"])
+        for each in made:
+            assert await stored_item(cold.archive, ALICE, item["id"]) == item
+            await cold.archive.conversations.delete(each.id)
+        assert await stored_item(cold.archive, ALICE, item["id"]) is None
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_packed_pointer_to_an_item_that_another_conversation_gets_is_deleted_with_its_own(
+    cold: ColdStore, clock: Clock
+) -> None:
+    items = questions(3)
+    first = await begin(cold.archive, clock, *items)
+    await pack(cold, clock)
+    second = await begin(cold.archive, clock, items[1])
+    third = await begin(cold.archive, clock)
+    assert await cold.archive.conversations.add(third, [items[1]])
+    for each in (first, second, third):
+        assert await stored_item(cold.archive, ALICE, items[1]["id"]) == items[1]
+        await cold.archive.conversations.delete(each.id)
+    assert await left(cold.hot, clock, cold.archive) == []
 
 
 async def test_damaged_item_leaves_its_conversation_in_the_store(
@@ -379,6 +416,44 @@ async def test_object_with_items_of_which_most_is_left_over_is_rewritten(cold: C
     assert new != old
     assert smaller < size / 2
     assert await items_of(cold.archive, made[0]) == items[0]
+
+
+async def test_object_that_is_damaged_fails_by_itself_and_others_are_packed_and_read(
+    cold: ColdStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Most of it is left over, so it would be rewritten."""
+    items = [questions(8), questions(4), questions(4)]
+    made = [await begin(cold.archive, clock, *each) for each in items[:2]]
+    await pack(cold, clock)
+    [file] = (tmp_path / "cold").rglob("*.pack")
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    last = await begin(cold.archive, clock, *items[2])
+    read = [await asyncio.gather(items_of(cold.archive, each), return_exceptions=True) for each in made]
+    assert [each.status for [each] in read if isinstance(each, ApiError)] == [500]
+    await pack(cold, clock)
+    assert "an object of which most is left over cannot be read, leaving it" in caplog.text
+    assert await items_of(cold.archive, last) == items[2]
+
+
+async def test_backup_is_merged_into_a_store_that_has_packed_since(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    items, created = questions(6), response(assistant("answer"), instructions="Be brief. " * 60)
+    conversation, move = await begin(cold.archive, clock, *items), Move(cold.records, cold.records, tmp_path)
+    created["created_at"] = int(clock.now)
+    await cold.archive.save(created, owner=ALICE, base=None, input_items=[user("question")])
+    path = await move.backup()
+    await pack(cold, clock)
+    await move.restore(path)
+    for _ in range(2):
+        await pack(cold, clock)
+    assert await cold.archive.conversations.remove(conversation, items[1]["id"])
+    assert await items_of(cold.archive, conversation) == [items[0], *items[2:]]
+    assert (await cold.packed(), await runs(cold)) == ({created["id"]}, 1)
+    assert await cold.archive.delete(created["id"])
+    assert await cold.archive.load(created["id"]) is None
+    await cold.archive.conversations.delete(conversation.id)
+    assert await left(cold.hot, clock, cold.archive) == []
 
 
 @pytest.mark.every_store

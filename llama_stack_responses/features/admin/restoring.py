@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import batched, product
 from typing import Final
 
 from ...commands.progress import ProgressLine
@@ -22,7 +22,7 @@ from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
 from ...store.history_nodes import parent_of
 from ...store.kept_secret import KEPT_SECRET
-from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, reference
+from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, reference, unsettled
 from ...store.partitions import noted
 from ...store.records import (
     Condition,
@@ -43,6 +43,11 @@ from .store_view import StoreView
 _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit."""
+_READ_ROWS: Final = 50
+"""Rows that are read at a time."""
+
+_PACKED: Final = ("i/", "j/", "l/", "m/", "r/")
+"""Prefixes of rows that exist without being in the store if what they belong to is in an object store."""
 
 OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "qr/", "bt/p/", "wh/l/")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
@@ -226,9 +231,19 @@ class Restoring:
             await self._replace(self._changed.popitem()[1])
 
     async def _commit(self, batch: _Batch, progress: ProgressLine) -> None:
-        await self._records.commit(batch.ops)
+        ops = await self._missing(batch.ops) if self._manner.adds else batch.ops
+        await self._records.commit(ops)
         self.counts.rows += len(batch.ops)
         progress.add(len(batch.ops))
+
+    async def _missing(self, ops: Sequence[Put | Ensure]) -> list[Op]:
+        """Return the commit that writes the rows of `ops` that are not here. What is packed here comes back first."""
+        found = dict[str, Record]()
+        for some in batched([op.key for op in ops if op.key.startswith(_PACKED)], _READ_ROWS):
+            found |= await self._records.get_many(some)
+        here = [op for op in ops if op.key in found and op.key.startswith("r/")]
+        unneeded = [each for op in here for each in _unneeded(op.value, found[op.key])]
+        return [*(op for op in ops if op.key not in found), *unneeded]
 
     async def _replace(self, rows: Sequence[Indexed]) -> None:
         """Replace rows that are as the earlier backup has them."""
@@ -374,6 +389,19 @@ class Restoring:
 
 def _has_ended(batch: Record | None) -> bool:
     return batch is None or codec.decode(batch.value)["status"] in ENDED_BATCH
+
+
+def _unneeded(there: bytes, here: Record) -> list[Op]:
+    """Return the ops that let go of content that a response needs in the backup, but not here: it is written by now.
+
+    Content that came back from an object store has other names than before.
+    """
+    try:
+        entry, held = Entry.decode(Record(there, 1)), Entry.decode(here).references()
+    except codec.UnreadableError:
+        return []
+    left = {key: content for key, content in entry.references().items() if key not in held}
+    return [*map(Delete, left), *(unsettled(content, entry.owner) for content in left.values())]
 
 
 def _unchanged(key: str, found: Mapping[str, Record]) -> Condition:

@@ -23,7 +23,7 @@ from ...core.errors import ApiError
 from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
-from ...store.codec import TooLarge
+from ...store.codec import TooLarge, UnreadableError
 from ...store.decoder import Decoder
 from ...store.garbage_collector import GarbageCollector
 from ...store.layout import second
@@ -476,7 +476,7 @@ class Packing(Periodic):
             if not chains:
                 await self._objects.delete(each.name)
             elif live * 2 < each.size:
-                await self._rewrite(each, chains)
+                await self._try_rewrite(each, chains)
         self._collected = looked_at[-1].name if len(looked_at) == _COLLECTED else ""
 
     async def _next_objects(self) -> list[Stored]:
@@ -492,6 +492,13 @@ class Packing(Periodic):
     async def _chains(self, name: str) -> list[tuple[Place, Chain, Record]]:
         pages = pages_of(self._records, f"{CHAINS}{name}/", _ROWS)
         return [(Place.of(key), Chain.decode(record), record) async for page in pages for key, record in page]
+
+    async def _try_rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
+        """Rewrite an object, unless it is damaged: others are packed and rewritten on."""
+        try:
+            await self._rewrite(old, chains)
+        except UnreadableError as error:
+            logger.error("an object of which most is left over cannot be read, leaving it: %s: %s", old.name, error)
 
     async def _rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
         """Write the chains that an object still has to a new one. The old one is deleted when it has none."""
