@@ -34,6 +34,7 @@ from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
+from tests.contract.test_moving import Move
 from tests.contract.test_own_ids import check, questions_of, save
 from tests.support.cold import AFTER, ColdStore, in_folder
 from tests.support.records import WatchedRecords, just_before_a_commit
@@ -458,6 +459,24 @@ async def test_backup_has_what_is_packed(cold: ColdStore, clock: Clock, tmp_path
     for each in ids(made):
         await restored.delete(each)
     assert await left(copy, clock, restored) == []
+
+
+async def test_backup_of_what_was_packed_since_the_last_one_leaves_no_content_under_former_names(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    target = MemoryRecords(clock=clock)
+    move, there = Move(cold.records, target, tmp_path), Archive(target, clock=clock)
+    made = await chain(cold.archive)
+    await move.go()
+    await pack(cold, clock)
+    for _ in range(2):
+        await move.go()
+    for each in made:
+        response_id = each.response["id"]
+        assert await whole(there, response_id) == await whole(cold.archive, response_id)
+    for each in made:
+        assert await there.delete(each.response["id"])
+    assert await left(target, clock, there) == []
 
 
 async def test_reader_of_many_reads_packed_responses_where_they_are(cold: ColdStore, clock: Clock) -> None:

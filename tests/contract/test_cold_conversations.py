@@ -430,6 +430,7 @@ async def test_object_that_is_damaged_fails_by_itself_and_others_are_packed_and_
     last = await begin(cold.archive, clock, *items[2])
     read = [await asyncio.gather(items_of(cold.archive, each), return_exceptions=True) for each in made]
     assert [each.status for [each] in read if isinstance(each, ApiError)] == [500]
+    assert "a chain in the object store cannot be read: co/" in caplog.text
     await pack(cold, clock)
     assert "an object of which most is left over cannot be read, leaving it" in caplog.text
     assert await items_of(cold.archive, last) == items[2]

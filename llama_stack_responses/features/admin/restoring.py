@@ -252,12 +252,17 @@ class Restoring:
             await retry.wait()
             found = await self._records.get_many([row.key for row in rows])
             same = [row for row in rows if row.key in found and digest(found[row.key].value) == row.was]
-            ops = [Put(row.key, self._index.value(row), row.expires_at) for row in same]
+            ops = [op for row in same for op in self._replacement(row, found[row.key])]
             if not ops or await committed(self._records, ops, [_unchanged(row.key, found) for row in same]):
                 break
         done = sum(row.key in found and digest(found[row.key].value) == row.now for row in rows)
         self.counts.changed += len(same)
         self.counts.kept += len(rows) - len(same) - done
+
+    def _replacement(self, row: Indexed, here: Record) -> list[Op]:
+        value = self._index.value(row)
+        unneeded = _unneeded(here.value, Record(value, 1)) if row.key.startswith("r/") else []
+        return [Put(row.key, value, row.expires_at), *unneeded]
 
     async def _is_own(self, key: str) -> bool:
         """Whether a row is of a conversation that has changed here since the earlier backup, or was deleted.
@@ -391,13 +396,13 @@ def _has_ended(batch: Record | None) -> bool:
     return batch is None or codec.decode(batch.value)["status"] in ENDED_BATCH
 
 
-def _unneeded(there: bytes, here: Record) -> list[Op]:
-    """Return the ops that let go of content that a response needs in the backup, but not here: it is written by now.
+def _unneeded(value: bytes, stays: Record) -> list[Op]:
+    """Return the ops that let go of content that a response needs, whose record is in place of this value.
 
-    Content that came back from an object store has other names than before.
+    Content that was in an object store between two backups, or is back from there, has other names than before.
     """
     try:
-        entry, held = Entry.decode(Record(there, 1)), Entry.decode(here).references()
+        entry, held = Entry.decode(Record(value, 1)), Entry.decode(stays).references()
     except codec.UnreadableError:
         return []
     left = {key: content for key, content in entry.references().items() if key not in held}

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
+from ...logs import get_logger
 from ...store import codec
+from ...store.codec import UnreadableError
 from ...store.conversation_store import pointed_by
 from ...store.layout import Entry, unsettled
 from ...store.records import Delete, Ensure, Op, Put, Record, Records, VersionIs, committed
@@ -24,6 +26,8 @@ from .rows import ITEMS, Chain, Place, held
 if TYPE_CHECKING:
     # Its package is missing where nothing is packed.
     from .objects import Objects
+
+logger = get_logger(__name__)
 
 BACK: Final = Metric(
     "llama_stack_responses.cold.back", "s", "Time until a chain was back from the object store", SECONDS
@@ -85,7 +89,11 @@ class Bringing:
         if self._objects is None:
             raise ApiError(503, "This content is in the object store of the setting 'archive', which is not set here.")
         data = await self._objects.read(place.object, at, size)
-        return await in_thread(opened, data, chain.key, number)
+        try:
+            return await in_thread(opened, data, chain.key, number)
+        except UnreadableError as error:
+            logger.error("a chain in the object store cannot be read: %s: %s", place.key, error)
+            raise
 
     async def _once(self, place: Place) -> None:
         """Bring a chain back; if another call does, wait for that."""

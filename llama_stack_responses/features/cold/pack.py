@@ -66,7 +66,7 @@ def opened(data: bytes, key: bytes, number: int = 0) -> Rows:
             raise codec.UnreadableError("A packed response has the form of a later version of this software.")
         body = zstandard.ZstdDecompressor().decompress(compressed, max_output_size=_MAX_BYTES)
     except (InvalidTag, ValueError, zstandard.ZstdError) as error:
-        raise codec.UnreadableError("A packed response is damaged.") from error
+        raise codec.UnreadableError("What is packed of a response or a conversation is damaged.") from error
     rows, at = list[tuple[str, bytes]](), 0
     while at < len(body):
         name_bytes, value_bytes = _ROW.unpack_from(body, at)
