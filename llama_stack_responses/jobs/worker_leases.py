@@ -71,7 +71,9 @@ class _Lease:
         async with self._turn:
             if self._made < self._asked:
                 asked, last = self._asked, self._until
-                await self._commit(lambda: self._records.commit([Put(self._key, repr(last).encode(), last)]))
+                # A full store takes it: without its lease, a server would not pack what is idle, which makes room.
+                lease = Put(self._key, repr(last).encode(), last, uses_reserve=True)
+                await self._commit(lambda: self._records.commit([lease]))
                 self._made = asked
 
     async def end(self) -> None:

@@ -86,7 +86,7 @@ class AuditLog:
             },
         }
         deletes = act.type.endswith(".deleted")
-        put = Put(_row(entry_id), codec.encode(value), now + self._seconds, before_deletion=deletes)
+        put = Put(_row(entry_id), codec.encode(value), now + self._seconds, uses_reserve=deletes)
         await self._records.commit([put])
 
     async def page(

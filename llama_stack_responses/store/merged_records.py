@@ -13,12 +13,12 @@ from .codec import TooLarge
 from .records import (
     Condition,
     Conflict,
-    Delete,
     Empty,
     Op,
     Record,
     Records,
     VersionIs,
+    begins_to_free,
     bytes_of,
     pages_of_keys,
     ranges_in,
@@ -71,9 +71,8 @@ class _Commit(_Asked[None]):
 
     @property
     def frees(self) -> bool:
-        """Whether it begins with a deletion: a full store takes such a commit."""
-        writes = writes_of(self.ops)
-        return bool(writes) and isinstance(writes[0], Delete)
+        """Whether a full store takes it."""
+        return begins_to_free(writes_of(self.ops))
 
 
 class MergedRecords(WrappedRecords):

@@ -73,14 +73,14 @@ class Put:
         key: the key.
         value: its value.
         expires_at: seconds since the epoch; None is never.
-        before_deletion: whether a deletion follows which needs this write: it may use the room that is kept for
-            deletions on a full disk.
+        uses_reserve: whether a full store takes it, in the room that it keeps for deletions: what frees room follows,
+            which needs this write.
     """
 
     key: str
     value: bytes
     expires_at: float | None = None
-    before_deletion: bool = False
+    uses_reserve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,6 +668,15 @@ async def pages_of_keys(
 def writes_of(ops: Sequence[Op]) -> list[Write]:
     """Return the ops of a commit that write, in order."""
     return [op for op in ops if not isinstance(op, Notify)]
+
+
+def begins_to_free(writes: Sequence[Write]) -> bool:
+    """Return whether a store that is full by its memory takes a commit with these writes.
+
+    It does if the commit begins with a deletion, or is needed for one.
+    """
+    begins = bool(writes) and isinstance(writes[0], Delete)
+    return begins or any(isinstance(write, Put) and write.uses_reserve for write in writes)
 
 
 def woken_by(ops: Sequence[Op]) -> list[str]:

@@ -41,6 +41,7 @@ from .records import (
     VersionIs,
     Write,
     after_prefix,
+    begins_to_free,
     woken_by,
     writes_of,
 )
@@ -160,9 +161,7 @@ class RedisRecords:
             arguments += _op(op)
         for name in woken_by(ops):
             arguments += [self._publish, name, self._id]
-        # A full server takes what begins with a deletion.
-        frees = bool(writes) and isinstance(writes[0], Delete)
-        script = self._scripts.freeing_commit if frees else self._scripts.commit
+        script = self._scripts.freeing_commit if begins_to_free(writes) else self._scripts.commit
         for _ in range(TRIES):
             failed = await self._sent(script, commit, keys, arguments)
             if failed != [TOO_LATE]:

@@ -262,7 +262,7 @@ return found
 # `ensure VALUE EXPIRY` or `delete`; then, for each notification, the command that publishes, its name and its sender.
 # It fails silently if the user may not publish: the writes count all the same. Returns the time, then the numbers of
 # the conditions that do not hold, or -1 if the deadline has passed.
-_COMMIT: Final = (
+_CHECKED: Final = (
     _COMMON
     + """
 local index, expiring, made, backup, old, commit = unpack(KEYS, 1, 6)
@@ -295,7 +295,9 @@ for number = 0, ARGV[4] - 1 do
 end
 if #failed > 1 then return failed end
 """
-    + _KEEP_OLD
+)
+_WRITTEN: Final = (
+    _KEEP_OLD
     + """
 for number = first, #KEYS do
   local op, row = ARGV[at], KEYS[number]
@@ -330,6 +332,10 @@ if redis.call('EXISTS', made) == 0 then redis.call('SET', made, '') end
 return {told}
 """
 )
+_COMMIT: Final = _CHECKED + _WRITTEN
+
+# A full server takes all writes of a script that has no flags and has deleted first, even what is not there.
+_FREEING_COMMIT: Final = _CHECKED + "redis.call('DEL', commit)" + _WRITTEN
 
 # KEYS[1]: `c:ID` of a commit.
 _COMMITTED: Final = "return redis.call('EXISTS', KEYS[1])"
@@ -403,7 +409,7 @@ ON_SERVER: Final = Scripts(
     ranges=Script(_RANGES),
     filled=Script(_FILLED),
     commit=Script(_COMMIT),
-    freeing_commit=Script(_COMMIT),
+    freeing_commit=Script(_FREEING_COMMIT),
     committed=Script(_COMMITTED),
     now=Script(_NOW),
     sweep=Script(_SWEEP),

@@ -270,7 +270,7 @@ def _measured(
     """
     writes = writes_of(ops)
     written = [len(write.value) for write in writes if not isinstance(write, Delete)]
-    deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.before_deletion for op in ops)
+    deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.uses_reserve for op in ops)
     frees = deletes and sum(written) <= _FREEING_BYTES
     size = _ROW_BYTES * len(writes) + sum(written)
     absent = {each.key for each in conditions if isinstance(each, VersionIs) and each.version is None}

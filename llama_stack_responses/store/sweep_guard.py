@@ -120,7 +120,7 @@ class SweepGuard:
         """
         if horizon != self._reached:
             released = [] if self.held else [Delete(held_row(self._row))]
-            await self._records.commit([Put(self._row, horizon.encode()), *released])
+            await self._records.commit([Put(self._row, horizon.encode(), uses_reserve=True), *released])
 
     def _log_confirmed(self, counts: Counts) -> None:
         """Log that a deletion is held back no longer; who confirmed it, such as a command, has another log."""

@@ -119,7 +119,7 @@ class Conversations:
         """Note that all of a conversation is packed, until it is changed, or items come back."""
         key = held(idle.conversation.id)
         unchanged = [VersionIs(idle.conversation.key, idle.version), VersionIs(key, idle.noted)]
-        await committed(self._records, [Put(key, str(idle.version).encode())], unchanged)
+        await committed(self._records, [Put(key, str(idle.version).encode(), uses_reserve=True)], unchanged)
 
 
 def _id_of(key: str) -> str:

@@ -15,7 +15,7 @@ from obstore.store import LocalStore, S3Store
 from ...core.errors import ApiError
 from ...core.setting_values import WrongConfiguration
 from ...logs import Outage, get_logger
-from ...store.records import Ensure, Records
+from ...store.records import Put, Records, VersionIs, committed
 from .rows import FOLDER
 from .settings import ColdTier
 
@@ -119,7 +119,8 @@ class Objects:
     async def _path(self, name: str) -> str:
         """Return the path of an object, or of the folder."""
         if not self._folder:
-            await self._records.commit([Ensure(FOLDER, secrets.token_hex(8).encode())])
+            folder = Put(FOLDER, secrets.token_hex(8).encode(), uses_reserve=True)
+            await committed(self._records, [folder], [VersionIs(FOLDER, None)])
             self._folder = (await self._records.get_many([FOLDER]))[FOLDER].value.decode()
         return f"{self._folder}/{name}{_SUFFIX}" if name else self._folder
 

@@ -151,7 +151,8 @@ def _commit_of(place: Place, there: _Written, chain: _Packed, later: float) -> t
     left = [*unit.stubs, *unit.stays]
     row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders) or 1, left, (), there.parts)
     release = Release(unit.owner, later, unit.held, unit.paged)
-    ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
+    ops = [*unit.ops, Put(place.key, row.encode(), uses_reserve=True), Put(place.release, release.encode())]
+    ops += unit.put_stubs(place)
     return ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)]
 
 
@@ -290,7 +291,7 @@ class Packing(Periodic):
         cursor = self.shares.of_key(partition, start).cursor
         ops: list[Op] = [Delete(before)] if before and before != cursor else []
         until = await self._records.now() + _CURSOR_SECONDS
-        await self._records.commit([*ops, Put(cursor, start.encode(), until)])
+        await self._records.commit([*ops, Put(cursor, start.encode(), until, uses_reserve=True)])
         return cursor
 
     async def _tidy(self) -> None:
@@ -402,7 +403,8 @@ class Packing(Periodic):
         of_parts = defaultdict[int, list[Op]](list)
         for tag in tags:
             key = packing(name, tag)
-            of_parts[tag % self._records.partitions].append(Delete(key) if until is None else Put(key, b"", until))
+            op = Delete(key) if until is None else Put(key, b"", until, uses_reserve=True)
+            of_parts[tag % self._records.partitions].append(op)
         answers = await answers_of(self._records.commit(ops) for ops in of_parts.values())
         for each in answers:
             with self._for_others():

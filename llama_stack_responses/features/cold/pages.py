@@ -91,8 +91,7 @@ class Page(NamedTuple):
             return [Delete(self.key)], [VersionIs(self.key, self.version)]
         further = [f"{self.key[: len(PAGES) + 4]}{chunk[0][0]}" for chunk in chunks[1:]]
         ops: list[Op] = [
-            Put(key, encoded(chunk), before_deletion=True)
-            for key, chunk in zip([self.key, *further], chunks, strict=True)
+            Put(key, encoded(chunk), uses_reserve=True) for key, chunk in zip([self.key, *further], chunks, strict=True)
         ]
         return ops, [VersionIs(self.key, self.version), *(VersionIs(key, None) for key in further)]
 

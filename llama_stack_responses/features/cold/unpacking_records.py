@@ -284,7 +284,7 @@ def _deletion(response_id: str, stub: RecordStub, chain: Chain) -> list[Op]:
         rows += [stub.place.key, *chain.rows]
         return [*map(Delete, rows)]
     fewer = replace(chain, left=chain.left - 1, gone=[*chain.gone, response_id])
-    return [*map(Delete, rows), Put(stub.place.key, fewer.encode(), before_deletion=True)]
+    return [*map(Delete, rows), Put(stub.place.key, fewer.encode(), uses_reserve=True)]
 
 
 def _busy() -> ApiError:
