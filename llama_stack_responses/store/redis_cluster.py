@@ -36,6 +36,7 @@ from .connection_slots import ConnectionSlots, NotSent
 from .records import CLOSED
 from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
 from .redis_errors import errors_as_503, is_moving
+from .redis_packing import packed_by_hiredis
 
 _PORT: Final = 6379
 _MAX_REDIRECTS: Final = 8
@@ -277,7 +278,7 @@ class ClusterConnections(Connections):
         most = self._connections + 1
         settings = {**self._settings, "host": node.host, "port": node.port, "max_connections": most}
         pool = BlockingConnectionPool(timeout=self._timeout, retry=Retry(NoBackoff(), 0), **settings)
-        return Redis.from_pool(pool)
+        return Redis.from_pool(packed_by_hiredis(pool))
 
 
 def _parsed(access: Access) -> tuple[list[_Node], dict[str, Any]]:

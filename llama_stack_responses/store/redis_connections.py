@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from .commit_deadline import CommitDeadline
 from .connection_slots import ConnectionSlots
 from .redis_errors import errors_as_503
+from .redis_packing import packed_by_hiredis
 from .redis_sentinel import is_sentinel, sentinel_pool
 
 MAX_RETRIES: Final = 8
@@ -149,8 +150,8 @@ class ServerConnections(Connections):
         access = self._access
         settings |= access.settings
         if is_sentinel(access.url):
-            return sentinel_pool(access.url, access.sentinel_password, **settings)
-        return BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings)
+            return packed_by_hiredis(sentinel_pool(access.url, access.sentinel_password, **settings))
+        return packed_by_hiredis(BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings))
 
 
 class LoopConnections:
