@@ -418,15 +418,16 @@ async def test_object_with_items_of_which_most_is_left_over_is_rewritten(cold: C
     assert await items_of(cold.archive, made[0]) == items[0]
 
 
+@pytest.mark.parametrize("changed", [lambda data: data[:-1] + b"?", lambda data: data[:-1]], ids=["other", "short"])
 async def test_object_that_is_damaged_fails_by_itself_and_others_are_packed_and_read(
-    cold: ColdStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cold: ColdStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, changed: Callable[[bytes], bytes]
 ) -> None:
     """Most of it is left over, so it would be rewritten."""
     items = [questions(8), questions(4), questions(4)]
     made = [await begin(cold.archive, clock, *each) for each in items[:2]]
     await pack(cold, clock)
     [file] = (tmp_path / "cold").rglob("*.pack")
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    file.write_bytes(changed(file.read_bytes()))
     last = await begin(cold.archive, clock, *items[2])
     read = [await asyncio.gather(items_of(cold.archive, each), return_exceptions=True) for each in made]
     assert [each.status for [each] in read if isinstance(each, ApiError)] == [500]

@@ -88,8 +88,8 @@ class Bringing:
     async def _opened(self, place: Place, chain: Chain, number: int, at: int, size: int) -> Rows:
         if self._objects is None:
             raise ApiError(503, "This content is in the object store of the setting 'archive', which is not set here.")
-        data = await self._objects.read(place.object, at, size)
         try:
+            data = await self._objects.read(place.object, at, size)
             return await in_thread(opened, data, chain.key, number)
         except UnreadableError as error:
             logger.error("a chain in the object store cannot be read: %s: %s", place.key, error)

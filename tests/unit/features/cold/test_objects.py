@@ -10,6 +10,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.settings import ColdTier
+from llama_stack_responses.store.codec import UnreadableError
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.cold import in_folder, sent
 from tests.support.s3 import S3
@@ -56,14 +57,20 @@ async def test_large_object_is_sent_while_it_is_made_or_not_at_all(place: ColdTi
     assert [each async for each in objects.all()] == [Stored("large", 12 * 2**20)]
 
 
-async def test_missing_object_and_part_are_a_503(place: ColdTier) -> None:
+async def test_missing_object_is_a_503(place: ColdTier) -> None:
+    with pytest.raises(ApiError, match="object store") as refused:
+        await Objects(place, MemoryRecords()).read("missing", 0, 4)
+    assert refused.value.status == 503
+    assert refused.value.retry_after
+
+
+async def test_short_object_is_damaged_and_not_away(place: ColdTier, caplog: pytest.LogCaptureFixture) -> None:
     objects = Objects(place, MemoryRecords())
     await objects.put("short", sent(b"0123"))
-    for name, at in (("missing", 0), ("short", 2), ("short", 9)):
-        with pytest.raises(ApiError, match="object store") as refused:
-            await objects.read(name, at, 4)
-        assert refused.value.status == 503
-        assert refused.value.retry_after
+    for at in (2, 4, 9):
+        with pytest.raises(UnreadableError, match="too short"):
+            await objects.read("short", at, 4)
+    assert "does not answer" not in caplog.text
 
 
 async def test_folder_with_other_files_stays_as_it_is(tmp_path: Path) -> None:
