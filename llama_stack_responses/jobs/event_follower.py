@@ -114,10 +114,10 @@ class EventFollower:
             await asyncio.sleep(self._intervals.store_retry_seconds)
 
     async def _lasts(self, response_id: str) -> bool:
-        return not self._closing and await self._jobs.find(response_id) is not None
+        return not self._closing and await self._jobs.find_replicated(response_id) is not None
 
     async def _fence(self, response_id: str) -> Condition | None:
-        job = await self._jobs.find(response_id)
+        job = await self._jobs.find_replicated(response_id)
         return job.fence if job else None
 
     async def forget(self, response_id: str) -> None:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from math import inf
 from typing import Final, NamedTuple
@@ -51,6 +52,7 @@ from ..store.records import (
     pages_in,
     pages_of,
     range_in,
+    read_replicated,
 )
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
@@ -420,6 +422,16 @@ class JobQueue:
     async def find(self, response_id: str) -> Job | None:
         """Return the job as it is now, whichever worker holds it; None if it has ended or never existed."""
         return Job.find(response_id, await self._records.get_many([f"j/{response_id}"]))
+
+    async def find_replicated(self, response_id: str) -> Job | None:
+        """Return what `find` does, but None only if the job does not come back with another server of the store.
+
+        Raises:
+            ApiError: as from `read_replicated`.
+        """
+        return await read_replicated(
+            self._records, response_id, partial(self.find, response_id), lambda job: job is None
+        )
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""

@@ -163,8 +163,10 @@ class RedisRecords:
             arguments += [self._publish, name, self._id]
         script = self._scripts.freeing_commit if begins_to_free(writes) else self._scripts.commit
         for _ in range(TRIES):
+            server = self.server_of(commit)
             failed = await self._sent(script, commit, keys, arguments)
-            if failed != [TOO_LATE]:
+            # A commit that conflicts with what one server alone has would not if that server died.
+            if failed != [TOO_LATE] and (not failed or await self.replicated(commit, server)):
                 break
         else:
             raise too_late()
@@ -184,15 +186,15 @@ class RedisRecords:
         except ApiError as error:
             raise Unanswered(error.message, partial(self._settle, commit)) from error
 
-    def server_of(self, _response_id: str) -> str:
+    def server_of(self, _id: str) -> str:
         """Return what `Replicated` says."""
         return self._connections.ready().known_address(self._made) if self._replicas else ""
 
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, _id: str, server: str) -> bool:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
         if self._replicas:
             await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
-        return self.server_of(response_id) == server
+        return self.server_of(_id) == server
 
     async def _commit_replicated(self, commit: str) -> None:
         """Wait until enough replicas have a commit.

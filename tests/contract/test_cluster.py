@@ -23,7 +23,7 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store import redis, redis_cluster
 from llama_stack_responses.store.partitions import PartitionedRecords
-from llama_stack_responses.store.records import Delete, Notify, Op, Put, Unanswered, VersionIs
+from llama_stack_responses.store.records import Conflict, Delete, Notify, Op, Put, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.redis_scripts import IN_CLUSTER
 from tests.contract.backends import SECONDS
@@ -297,10 +297,15 @@ async def test_commit_that_too_few_replicas_have_is_503_and_applied_once(
         error = await unanswered(acknowledging)
         with pytest.raises(ApiError, match="too few replicas"):
             await error.settle()
+        # If the primary died now, there would be no conflict.
+        with pytest.raises(ApiError, match="too few replicas"):
+            await acknowledging.commit([Put("b", b"")], [VersionIs("a", 1)])
     finally:
         replica.thaw()
     await until(lambda: replica.follows)
     assert await error.settle()
+    with pytest.raises(Conflict):
+        await acknowledging.commit([Put("b", b"")], [VersionIs("a", 1)])
     await acknowledging.commit([Put("b", b"")], [VersionIs("a", 2)])
 
 

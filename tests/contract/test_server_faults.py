@@ -21,7 +21,7 @@ from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.notification_listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.postgres import PostgresRecords
-from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs
+from llama_stack_responses.store.records import Conflict, NoRoom, Notify, PubSub, Put, Records, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import SECONDS
 from tests.contract.test_lost_answers import Server, done, stored
@@ -187,8 +187,8 @@ async def test_refusal_after_lost_reply_leaves_outcome_unknown(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("answers", "kind"),
     [
-        ([asyncpg.DiskFullError()], ApiError),
-        ([ConnectionRefusedError(), asyncpg.DiskFullError()], ApiError),
+        ([asyncpg.DiskFullError()], NoRoom),
+        ([ConnectionRefusedError(), asyncpg.DiskFullError()], NoRoom),
         ([ConnectionResetError(), asyncpg.DiskFullError()], Unanswered),
         ([TimeoutError()], Unanswered),
     ],

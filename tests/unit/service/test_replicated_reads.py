@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, override
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.intervals import Intervals
+from llama_stack_responses.jobs.event_follower import EventFollower
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.job import JobState
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Put, read_replicated
+from llama_stack_responses.store.records import Put, Record, read_replicated
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
@@ -54,6 +61,28 @@ async def test_what_a_replaced_server_had_alone_is_not_read() -> None:
     assert await read_replicated(records, "resp_1", read, bool) == b"again"
     records.server = "first"
     assert await read_replicated(records, "resp_1", read, lambda _: False) == b"again"
+
+
+class EndedOnFirst(FailingOver):
+    """Records that have no job on the first server."""
+
+    @override
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        found = await super().get_many(keys, max_bytes=max_bytes)
+        if self.server == "second":
+            return found
+        self.server = "second"
+        return {}
+
+
+async def test_reader_is_noted_although_a_replaced_server_alone_had_the_end_of_the_job() -> None:
+    records, notifier = EndedOnFirst(MemoryRecords()), Notifier()
+    log, created = EventLog(records, notifier), {"type": "response.created", "sequence_number": 0}
+    job = Put("j/resp_1", JobState(ANONYMOUS, "1").encode())
+    await records.commit([job, *await log.batch("resp_1", [created])])
+    follower = EventFollower(notifier, JobQueue(records, 10), log, Intervals())
+    assert await anext(follower.follow("resp_1", -1, 60.0)) == [created]
+    assert await records.get_many(["s/resp_1"]), "what it has read may not be taken back"
 
 
 async def test_background_response_is_read_once_replicas_have_it() -> None:
