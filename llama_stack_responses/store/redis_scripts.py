@@ -19,6 +19,8 @@ from redis.exceptions import NoScriptError
 
 # Common part of the scripts. A row has the key `r:KEY` below the prefix; its value is "VERSION EXPIRY VALUE", with an
 # empty expiry if it has none. `live` returns the version of a row that has not expired, and the offset of its value.
+# `listed` does for a key that is in the index, KEYS[1]. While a slot moves key by key, its index may be here before its
+# rows: a command with two keys of which one is missing is refused then. Without that, rows would seem to be deleted.
 # ARGV[1] is the prefix, ARGV[2] the time, empty for the server's clock.
 _COMMON: Final = """
 local prefix, now = ARGV[1], tonumber(ARGV[2])
@@ -34,6 +36,11 @@ local function live(row)
   if version and (expiry == '' or tonumber(expiry) > now) then
     return tonumber(version), start
   end
+end
+local function listed(key)
+  local version, start = live(rows .. key)
+  if not version then redis.call('EXISTS', KEYS[1], rows .. key) end
+  return version, start
 end
 """
 
@@ -63,24 +70,23 @@ _GET_OR_FLOORS: Final = (
     _COMMON
     + """
 local found, seen, left = {}, {}, tonumber(ARGV[3]) or math.huge
-local function add(row)
-  local version, start = live(row)
+local function add(key, version, start)
   if version then
-    found[#found + 1] = key_of(row)
+    found[#found + 1] = key
     found[#found + 1] = version
-    found[#found + 1] = redis.call('GETRANGE', row, start - 1, -1)
+    found[#found + 1] = redis.call('GETRANGE', rows .. key, start - 1, -1)
   end
   return version
 end
 for number = 2, #KEYS do
   if left <= 0 then break end
   local from, to = '[' .. ARGV[2 * number], '(' .. ARGV[2 * number + 1]
-  if add(KEYS[number]) then
+  if add(key_of(KEYS[number]), live(KEYS[number])) then
     left = left - #found[#found]
   elseif to ~= '(' then
     repeat
       local key = redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
-      local is_last = not key or seen[key] or add(rows .. key)
+      local is_last = not key or seen[key] or add(key, listed(key))
       if key then
         seen[key], to = is_last, '(' .. key
       end
@@ -106,7 +112,7 @@ while #found < 3 * limit and left > 0 do
     keys = redis.call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', 0, limit)
   end
   for _, key in ipairs(keys) do
-    local version, start = live(rows .. key)
+    local version, start = listed(key)
     if version and #found < 3 * limit and left > 0 then
       local value = redis.call('GETRANGE', rows .. key, start - 1, -1)
       found[#found + 1] = key
@@ -131,7 +137,7 @@ local limit, reverse = tonumber(ARGV[3]), ARGV[4] == 'REV'
 local found, spans, numbers = {}, {}, {}
 local function number_of(key)
   if not numbers[key] then
-    local version, start = live(rows .. key)
+    local version, start = listed(key)
     if not version then return end
     found[#found + 1] = key
     found[#found + 1] = version
@@ -225,6 +231,7 @@ local taken, size = 0, 0
 while taken < #keys and size < max_bytes do
   taken = taken + 1
   size = size + redis.call('STRLEN', rows .. keys[taken])
+  redis.call('EXISTS', index, rows .. keys[taken])
 end
 local more = taken < #keys or #keys == limit
 local to = more and '[' .. keys[taken] or '+'
@@ -275,7 +282,7 @@ local function empty(start, stop, but)
   while true do
     local keys = redis.call('ZRANGE', index, from, '(' .. stop, 'BYLEX', 'LIMIT', 0, 16)
     for _, key in ipairs(keys) do
-      if key ~= but and live(rows .. key) then return false end
+      if key ~= but and listed(key) then return false end
     end
     if #keys < 16 then return true end
     from = '(' .. keys[#keys]
@@ -347,6 +354,7 @@ _SWEEP: Final = """
 local index, expiring = KEYS[1], KEYS[2]
 local keys = redis.call('ZRANGE', expiring, '-inf', ARGV[2], 'BYSCORE', 'LIMIT', 0, 1000)
 for _, key in ipairs(keys) do
+  redis.call('EXISTS', index, ARGV[1] .. 'r:' .. key)  -- as `listed`
   redis.call('DEL', ARGV[1] .. 'r:' .. key)
   redis.call('ZREM', index, key)
   redis.call('ZREM', expiring, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -195,6 +195,43 @@ async def test_moving_slot_splits_no_commit(cluster: Cluster, records: Store, mo
         assert [(key, record.value, record.version) for key, record in found] == [("a", b"1", 1), ("b", b"1", 1)]
     await records.commit([Put("a", b"2"), Put("b", b"2"), Put("new", b"")], [VersionIs("a", 1), VersionIs("b", 1)])
     assert cluster.owner(records.tag) is target
+
+
+async def keys_in_range(records: Store) -> list[str]:
+    return [key for key, _ in await records.range("e/", "e0", limit=10)]
+
+
+async def keys_in_ranges(records: Store) -> list[str]:
+    [rows, _] = await records.ranges([("e/", "e0"), ("e/1", "e/2")], limit=10)
+    return [key for key, _ in rows]
+
+
+async def keys_after_sweep(records: Store) -> list[str]:
+    assert await records.sweep(5.0) == 1
+    return await keys_in_range(records)
+
+
+@pytest.mark.parametrize("read", [keys_in_range, keys_in_ranges, keys_after_sweep])
+async def test_rows_that_follow_their_index_to_another_node_are_not_missed(
+    cluster: Cluster, records: Store, read: Callable[[Store], Awaitable[list[str]]]
+) -> None:
+    await records.commit([*(Put(f"e/{number}", b"") for number in range(3)), Put("expired", b"", 1.0)])
+    source = cluster.owner(records.tag)
+    target = next(node for node in cluster.nodes if node.is_primary and node is not source)
+
+    def move(*keys: str) -> None:
+        source.told("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "AUTH", PASSWORD, "KEYS", *keys)
+
+    target.told("CLUSTER SETSLOT", records.slot, "IMPORTING", source.name)
+    source.told("CLUSTER SETSLOT", records.slot, "MIGRATING", target.name)
+    move(f"{records.tag}index", f"{records.tag}expiry")
+    reading = asyncio.ensure_future(read(records))
+    await asyncio.wait({reading}, timeout=0.2)
+    move(*source.told("CLUSTER GETKEYSINSLOT", records.slot, 100))
+    for node in (target, source):
+        node.told("CLUSTER SETSLOT", records.slot, "NODE", target.name)
+    assert await reading == ["e/0", "e/1", "e/2"]
+    assert target.told("EXISTS", f"{records.tag}r:expired") == (read is not keys_after_sweep)
 
 
 async def test_commits_and_notifications_go_on_after_their_slot_has_moved(cluster: Cluster, records: Store) -> None:
