@@ -192,9 +192,11 @@ class RedisRecords:
 
     async def replicated(self, _id: str, server: str) -> bool:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
-        if self._replicas:
-            await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
-        return self.server_of(_id) == server
+        if not self._replicas:
+            return True
+        await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
+        # It is not known which one was asked just after the map of slots was read.
+        return bool(server) and self.server_of(_id) == server
 
     async def _commit_replicated(self, commit: str) -> None:
         """Wait until enough replicas have a commit.
