@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any
 
@@ -32,6 +33,15 @@ async def answers_of[Result](calls: Iterable[Awaitable[Result]]) -> list[Result 
         if isinstance(each, BaseException) and not isinstance(each, ApiError):
             raise each
     return answers  # type: ignore[return-value]
+
+
+@asynccontextmanager
+async def half_of_the_time() -> AsyncGenerator[None]:
+    """Leave other tasks as much time after the block as it took, unless it raises an error."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    yield
+    await asyncio.sleep(loop.time() - began)
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -46,9 +46,7 @@ def _future() -> asyncio.Future[Any]:
 class _Asked[Answer]:
     """A call of a task, which waits for the answer."""
 
-    answer: asyncio.Future[Answer] = field(
-        init=False, default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    answer: asyncio.Future[Answer] = field(init=False, default_factory=_future)
 
 
 @dataclass(slots=True, eq=False)

@@ -44,6 +44,14 @@ local function listed(key)
 end
 """
 
+# `keys_in` returns keys of a range of the index, KEYS[1], from `from` to `to`, or in descending order from `to`.
+_KEYS_IN: Final = """
+local function keys_in(from, to, reverse, limit)
+  if reverse then return redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit) end
+  return redis.call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', 0, limit)
+end
+"""
+
 # KEYS: the rows. ARGV[3]: the number of bytes of values that ends the answer, empty for no limit.
 _GET_MANY: Final = (
     _COMMON
@@ -101,16 +109,12 @@ return found
 # ARGV[7]: as ARGV[3] above.
 _RANGE: Final = (
     _COMMON
+    + _KEYS_IN
     + """
 local from, to, limit, reverse = '[' .. ARGV[3], '(' .. ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'REV'
 local found, left = {}, tonumber(ARGV[7]) or math.huge
 while #found < 3 * limit and left > 0 do
-  local keys
-  if reverse then
-    keys = redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit)
-  else
-    keys = redis.call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', 0, limit)
-  end
+  local keys = keys_in(from, to, reverse, limit)
   for _, key in ipairs(keys) do
     local version, start = listed(key)
     if version and #found < 3 * limit and left > 0 then
@@ -132,6 +136,7 @@ return found
 # starts and ends. Returns the rows of all ranges, each once, and for each range the numbers of its rows.
 _RANGES: Final = (
     _COMMON
+    + _KEYS_IN
     + """
 local limit, reverse = tonumber(ARGV[3]), ARGV[4] == 'REV'
 local found, spans, numbers = {}, {}, {}
@@ -149,12 +154,7 @@ end
 for at = 5, #ARGV, 2 do
   local from, to, span, more = '[' .. ARGV[at], '(' .. ARGV[at + 1], {}, true
   while more and #span < limit do
-    local keys
-    if reverse then
-      keys = redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit)
-    else
-      keys = redis.call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', 0, limit)
-    end
+    local keys = keys_in(from, to, reverse, limit)
     for _, key in ipairs(keys) do
       local number = #span < limit and number_of(key)
       if number then span[#span + 1] = number end
@@ -231,7 +231,7 @@ local taken, size = 0, 0
 while taken < #keys and size < max_bytes do
   taken = taken + 1
   size = size + redis.call('STRLEN', rows .. keys[taken])
-  redis.call('EXISTS', index, rows .. keys[taken])
+  redis.call('EXISTS', index, rows .. keys[taken])  -- as `listed`
 end
 local more = taken < #keys or #keys == limit
 local to = more and '[' .. keys[taken] or '+'

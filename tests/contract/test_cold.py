@@ -36,7 +36,7 @@ from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_moving import Move
 from tests.contract.test_own_ids import check, questions_of, save
-from tests.support.cold import AFTER, ColdStore, in_folder
+from tests.support.cold import AFTER, ColdStore, in_folder, pack_with
 from tests.support.records import WatchedRecords, just_before_a_commit
 
 pytestmark = pytest.mark.needs("transactions")
@@ -273,18 +273,7 @@ async def meddled(
     here = ColdStore(records, in_folder(tmp_path), clock)
     [made] = await chain(here.archive, 1)
     clock.now += AFTER + HOUR
-    begun = False
-
-    async def before(name: str) -> None:
-        nonlocal begun
-        if name == "commit" and not begun and await here.stored():
-            begun = True
-            await meddle(here, made)
-
-    watched = WatchedRecords(records, before=before)
-    packing = Packing(watched, here.objects, AFTER, least_bytes=1)
-    await packing.work()
-    assert begun
+    await pack_with(here, lambda: meddle(here, made))
     return here
 
 

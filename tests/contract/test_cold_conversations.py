@@ -28,7 +28,7 @@ from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_cold import ALICE, DAY, HOUR, left, pack
 from tests.contract.test_moving import Move
-from tests.support.cold import AFTER, ColdStore, in_folder
+from tests.support.cold import AFTER, ColdStore, in_folder, pack_with
 from tests.support.records import WatchedRecords
 
 pytestmark = pytest.mark.needs("transactions")
@@ -327,16 +327,7 @@ async def meddled(
     here = ColdStore(records, in_folder(tmp_path), clock)
     made = await begin(here.archive, clock, *questions(4))
     clock.now += AFTER + HOUR
-    begun = False
-
-    async def before(name: str) -> None:
-        nonlocal begun
-        if name == "commit" and not begun and await here.stored():
-            begun = True
-            await meddle(here, made)
-
-    await Packing(WatchedRecords(records, before=before), here.objects, AFTER, least_bytes=1).work()
-    assert begun
+    await pack_with(here, lambda: meddle(here, made))
     return here, made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from llama_stack_responses.features.cold.settings import ColdTier
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Put, Records, after_prefix
+from tests.support.records import WatchedRecords
 
 OBJECTS: Final = "test-object/"
 """The prefix of objects that are kept in rows."""
@@ -62,6 +63,20 @@ class ColdStore:
     async def stored(self) -> dict[str, int]:
         """Return the sizes of all objects."""
         return {each.name: each.size async for each in self.objects.all()}
+
+
+async def pack_with(here: ColdStore, meddle: Callable[[], Awaitable[object]]) -> None:
+    """Pack, and do something right before the commit that takes out of the store what is in the object."""
+    begun = False
+
+    async def before(name: str) -> None:
+        nonlocal begun
+        if name == "commit" and not begun and await here.stored():
+            begun = True
+            await meddle()
+
+    await Packing(WatchedRecords(here.hot, before=before), here.objects, AFTER, least_bytes=1).work()
+    assert begun
 
 
 async def sent(*data: bytes) -> AsyncIterator[bytes]:

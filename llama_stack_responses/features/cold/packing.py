@@ -18,7 +18,7 @@ from math import inf
 from typing import Final
 
 from ...concurrency.offloading import in_thread, list_yielding_lock
-from ...concurrency.tasks import answers_of, gather_or_cancel
+from ...concurrency.tasks import answers_of, gather_or_cancel, half_of_the_time
 from ...core.errors import ApiError
 from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
@@ -255,29 +255,24 @@ class Packing(Periodic):
         cursor = span.cursor
         async for window in self._candidates.within(span, oldest):
             for chains in _groups(await self._own_of(window.chains)):
-                began = asyncio.get_running_loop().time()
-                for chain in await self._packed(span.partition, chains):
-                    pending.add(chain)
-                    if pending.size >= self._object_bytes:
-                        await self._store(pending)
-                        cursor = await self._note(span.partition, window.start, cursor)
-                # Half of the time is that of responses.
-                await asyncio.sleep(asyncio.get_running_loop().time() - began)
-            if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
-                await self._tidy()
+                async with half_of_the_time():
+                    for chain in await self._packed(span.partition, chains):
+                        pending.add(chain)
+                        if pending.size >= self._object_bytes:
+                            await self._store(pending)
+                            cursor = await self._note(span.partition, window.start, cursor)
+            await self._tidy_if_due()
         if cursor:
             await self._records.commit([Delete(cursor)])
 
     async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> None:
         """Pack the idle conversations in a range together with what is pending, to which the rest of them is added."""
         async for unit in self._conversations.within(span, oldest):
-            began = asyncio.get_running_loop().time()
-            pending.add(await in_thread(_pack, unit))
-            if pending.size >= self._object_bytes:
-                await self._store(pending)
-            await asyncio.sleep(asyncio.get_running_loop().time() - began)
-            if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
-                await self._tidy()
+            async with half_of_the_time():
+                pending.add(await in_thread(_pack, unit))
+                if pending.size >= self._object_bytes:
+                    await self._store(pending)
+            await self._tidy_if_due()
 
     async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:
         """Return those of the chains that are of shares which this server has now."""
@@ -300,6 +295,10 @@ class Packing(Periodic):
         with self._for_others():
             await self.collect()
         self._tidy_at = asyncio.get_running_loop().time()
+
+    async def _tidy_if_due(self) -> None:
+        if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
+            await self._tidy()
 
     async def _packed(self, partition: int, chains: Sequence[Sequence[Found]]) -> list[_Packed]:
         """Return chains of one partition, packed, without those that stay: they are in use, or cannot be read."""
@@ -432,9 +431,8 @@ class Packing(Periodic):
             due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
             await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in due})
             for some in batched(due, _COMMITTED):
-                began = asyncio.get_running_loop().time()
-                await self._let_go(number, some)
-                await asyncio.sleep(asyncio.get_running_loop().time() - began)
+                async with half_of_the_time():
+                    await self._let_go(number, some)
 
     async def _let_go(self, number: int, releases: Sequence[tuple[str, Release, Record]]) -> None:
         """Delete the rows and the content of some releases of one partition."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import batched
 from typing import Final, NamedTuple
 
+from ...concurrency.tasks import half_of_the_time
 from ...store.layout import LISTS, read_pointer
 from ...store.records import Record, VersionIs
 from ...store.search_index import index_of
@@ -58,12 +58,11 @@ class Settling:
         rows = {key: place for place, keys in chains.items() for key in keys if key.startswith(KINDS)}
         for of in (rows, {place.key: place for place in chains}):
             for some in batched(sorted(of), _MOVED):
-                began = asyncio.get_running_loop().time()
-                for _ in range(_TRIES):
-                    if await self._move({key: of[key] for key in some}, seen):
-                        break
-                    seen = seen.but(await self._look_at({of[key]: chains[of[key]] for key in some}))
-                await asyncio.sleep(asyncio.get_running_loop().time() - began)
+                async with half_of_the_time():
+                    for _ in range(_TRIES):
+                        if await self._move({key: of[key] for key in some}, seen):
+                            break
+                        seen = seen.but(await self._look_at({of[key]: chains[of[key]] for key in some}))
 
     async def _look_at(self, chains: _Chains) -> _Seen:
         """Return what is known of chains: first the versions of their rows."""
