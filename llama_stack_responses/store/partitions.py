@@ -15,6 +15,7 @@ import secrets
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from functools import partial
 from heapq import merge
 from itertools import islice
 from math import inf
@@ -48,8 +49,8 @@ from .records import (
     after_prefix,
     filled_in,
     get_or_floors,
-    pages_of,
     ranges_in,
+    read_replicated,
     replicated,
     server_of,
     until,
@@ -60,7 +61,10 @@ logger = get_logger(__name__)
 
 _APPLIED: Final = "oa/"
 _APPLIED_SECONDS: Final = 7 * 86_400.0
-_LATE_SECONDS: Final = 2 * APPLIED_SECONDS
+_LATE_SECONDS: Final = 4 * APPLIED_SECONDS
+"""Seconds after the deletion of a note until no process applies it any more: none begins to once what it knows of the
+note is as old as `APPLIED_SECONDS`, and then it asks for the time and sends a commit at most twice.
+"""
 _AT_ONCE: Final = 100
 _AWAY_SECONDS: Final = 5.0
 """Seconds for which no request waits for a partition that did not answer, to write there what can wait."""
@@ -229,11 +233,21 @@ class PartitionedRecords:
         return await ranges_in(self._parts[number], 0, ranges, limit=limit, reverse=reverse)
 
     async def apply_noted(self, number: int) -> None:
-        """Apply what was noted in one partition by processes that died before they applied it."""
-        async for rows in pages_of(self._parts[number], OUTBOX, _AT_ONCE):
+        """Apply what was noted in one partition by processes that died before they applied it.
+
+        What a primary has alone is not applied. It may be lost with the primary, and its commit is made again then,
+        with another note.
+        """
+        part, start, is_last = self._parts[number], OUTBOX, False
+        while not is_last:
+            until = _apply_until()
+            page = partial(part.range, start, after_prefix(OUTBOX), limit=_AT_ONCE)
+            rows = await read_replicated(part, "", page, bool)
+            is_last = len(rows) < _AT_ONCE
             for note, record in rows:
                 there, ops = codec.decode(record.value)
-                await self._try_elsewhere(number, note, there, [_decoded(op) for op in ops])
+                await self._try_elsewhere(number, note, there, [_decoded(op) for op in ops], until)
+                start = f"{note}\0"
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Receive the notifications of all partitions, over one connection to each server that a name needs."""
@@ -374,16 +388,21 @@ class PartitionedRecords:
             if writes := [op for op in ops if not isinstance(op, Notify)]:
                 notes[number] = with_tag(f"{OUTBOX}{secrets.token_hex(12)}", home)
                 here.append(Put(notes[number], codec.encode([number, [_encoded(op) for op in writes]])))
+        until = _apply_until()
         if here or conditions:
             await self._parts[home].commit(here, conditions)
             self._away.pop(home, None)
         for number, ops in elsewhere.items():
-            await self._try_elsewhere(home, notes.get(number), number, ops)
+            await self._try_elsewhere(home, notes.get(number), number, ops, until)
 
-    async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op]) -> None:
-        """Apply what a commit writes in another partition, unless that did not answer a moment ago."""
+    async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op], until: float) -> None:
+        """Apply what a commit writes in another partition, unless that did not answer a moment ago, or it is too late.
+
+        Args:
+            until: when what is known of the note is too old. Another process may have applied and deleted it long ago.
+        """
         loop = asyncio.get_running_loop()
-        if self._away.get(number, -inf) > loop.time() - _AWAY_SECONDS:
+        if self._away.get(number, -inf) > loop.time() - _AWAY_SECONDS or (note and loop.time() > until):
             return
         try:
             if note:
@@ -395,23 +414,29 @@ class PartitionedRecords:
 
     async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
         """Apply what was noted, unless it is applied, and delete the note, or leave it to others who find it."""
-        part = self._parts[number]
+        part, loop = self._parts[number], asyncio.get_running_loop()
         mark, now = _mark(note, number), await part.now()
         with suppress(Conflict):
             await part.commit(
-                [*ops, Put(mark, b"", now + _APPLIED_SECONDS), *self._old_marks(number, now)], [VersionIs(mark, None)]
+                [*ops, Put(mark, b"", now + _APPLIED_SECONDS), *self._old_marks(number, loop.time())],
+                [VersionIs(mark, None)],
             )
         with suppress(ApiError):
             await self._parts[home].commit([Delete(note)])
-            # A process that has read the note may still try to apply it, for as long as a commit may take.
-            self._marks.setdefault(number, deque()).append((now + _LATE_SECONDS, mark))
+            # A process that has read the note may still try to apply it.
+            self._marks.setdefault(number, deque()).append((loop.time() + _LATE_SECONDS, mark))
 
     def _old_marks(self, number: int, now: float) -> list[Op]:
-        """Return the ops that delete marks of a partition whose notes are long deleted."""
+        """Return the ops that delete marks of a partition whose notes are long deleted; `now` is of the event loop."""
         marks, deletes = self._marks.get(number, deque[tuple[float, str]]()), list[Op]()
         while marks and marks[0][0] < now:
             deletes.append(Delete(marks.popleft()[1]))
         return deletes
+
+
+def _apply_until() -> float:
+    """Return until when a note may be applied that is read or written from now on, as of the event loop's clock."""
+    return asyncio.get_running_loop().time() + APPLIED_SECONDS
 
 
 def _encoded(op: Write) -> list[Any]:

@@ -515,7 +515,9 @@ async def test_leases_and_secrets_of_servers_do_not_move(tmp_path: Path) -> None
 @pytest.mark.parametrize("applied", [False, True])
 async def test_write_that_was_noted_for_another_partition_moves_once(applied: bool, tmp_path: Path) -> None:
     class Dying(PartitionedRecords):
-        async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op]) -> None:
+        async def _try_elsewhere(
+            self, home: int, note: str | None, number: int, ops: Sequence[Op], _until: float
+        ) -> None:
             if applied and note:
                 await self.parts[number].commit([*ops, Put(noted(note, codec.encode([number, []]))[0], b"")])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ from llama_stack_responses.store.records import (
     Ensure,
     Op,
     Put,
+    Record,
     VersionIs,
     after_prefix,
 )
@@ -260,6 +262,99 @@ async def test_rows_in_another_partition_are_never_written_twice() -> None:
     await records.sweep(0)
     assert not [key for key in await keys(parts[0]) if key.startswith("us/")]
     assert await keys(parts[3]) == [f"r/{response}"]
+
+
+class FailingOver(Part):
+    """A partition whose primary dies once its notes were read, with all of them: no replica has them."""
+
+    primary = "first"
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        found = await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        if self.primary == "first":
+            self.primary = "second"
+            await super().commit([Delete(key) for key, _ in found])
+        return found
+
+    def server_of(self, response_id: str) -> str:
+        return self.primary
+
+    async def replicated(self, response_id: str, server: str) -> bool:
+        return server == self.primary
+
+
+async def test_what_a_primary_alone_had_is_not_written_in_another_partition() -> None:
+    parts = new_parts()
+    parts[3] = FailingOver()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+    parts[0].away = True
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")])
+    parts[0].away = False
+    await PartitionedRecords(parts).apply_noted(3)
+    assert await keys(parts[0]) == [], "its commit is lost, and is made again with another note"
+
+
+class Slow(Part):
+    """A partition of which the time passes: the loop's when its notes were read, or are deleted."""
+
+    passes: Callable[[float], None] | None = None
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await super().commit(ops, conditions)
+        if self.passes and isinstance(ops[0], Delete):
+            self.passes(100.0)
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        found = await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        if self.passes:
+            self.passes(100.0)
+        return found
+
+
+@pytest.fixture
+async def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let time of the event loop pass."""
+    loop = asyncio.get_running_loop()
+    time, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: time() + sum(passed))
+    return passed.append
+
+
+async def test_note_that_was_read_long_ago_is_left_to_who_reads_it_again(passes: Callable[[float], None]) -> None:
+    parts = new_parts()
+    slow = parts[3] = Slow()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+    parts[0].away = True
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")])
+    parts[0].away = False
+    slow.passes = passes
+    await PartitionedRecords(parts).apply_noted(3)
+    assert await keys(parts[0]) == [], "another process may have applied it long ago"
+    slow.passes = None
+    await PartitionedRecords(parts).apply_noted(3)
+    assert (await records.get_many(["us/p/1"])).keys() == {"us/p/1"}
+
+
+async def test_mark_of_an_applied_note_stays_for_a_while_after_the_note(passes: Callable[[float], None]) -> None:
+    parts = new_parts()
+    slow = parts[3] = Slow()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+
+    async def marks() -> int:
+        return sum(key.startswith("oa/") for key in await keys(parts[0]))
+
+    slow.passes = passes
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")])
+    slow.passes = None
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/2", b"2")])
+    assert await marks() == 2, "the first note was there until a moment ago"
+    passes(1000.0)
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/3", b"2")])
+    assert await marks() == 1
 
 
 async def test_tag_of_an_owner_is_noted_before_the_commit_that_uses_it() -> None:
