@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nsmallest
 from itertools import batched
 from math import inf
@@ -20,7 +21,7 @@ from typing import Final
 from ...concurrency.offloading import in_thread, list_yielding_lock
 from ...concurrency.tasks import answers_of, gather_or_cancel, half_of_the_time
 from ...core.errors import ApiError
-from ...core.ids import tag_of
+from ...core.ids import new_id, tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...store.codec import TooLarge, UnreadableError
@@ -40,6 +41,7 @@ from ...store.records import (
     committed,
     pages_of,
     range_in,
+    read_replicated,
 )
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
@@ -474,10 +476,24 @@ class Packing(Periodic):
             chains = await self._chains(each.name)
             live = sum(chain.total for _, chain, _ in chains)
             if not chains:
-                await self._objects.delete(each.name)
+                await self._delete_empty(each.name)
             elif live * 2 < each.size:
                 await self._try_rewrite(each, chains)
         self._collected = looked_at[-1].name if len(looked_at) == _COLLECTED else ""
+
+    async def _delete_empty(self, name: str) -> None:
+        """Delete an object without chains, unless a primary alone knows that it has none: others would have them again.
+
+        Raises:
+            ApiError: 503, as `collect`.
+        """
+        prefix = f"{CHAINS}{name}/"
+        for number in range(self._records.partitions):
+            read = partial(range_in, self._records, number, prefix, after_prefix(prefix), limit=1)
+            of_partition = new_id("resp", number)
+            if await read_replicated(self._records, of_partition, read, lambda rows: not rows):
+                return
+        await self._objects.delete(name)
 
     async def _next_objects(self) -> list[Stored]:
         """Return the next own objects by name, behind the last ones."""

@@ -1,8 +1,9 @@
-"""What is idle in the other partitions is packed while one does not answer, and the rest once it does."""
+"""Packing while a partition does not answer, or while its primary dies."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import override
 
 import pytest
 
@@ -10,14 +11,38 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import packing
+from llama_stack_responses.features.cold.rows import CHAINS
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
-from llama_stack_responses.store.records import Put
+from llama_stack_responses.store.records import Put, Record
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.support.cold import AFTER, ColdStore, in_folder, sent
 from tests.support.records import WatchedRecords
 
 PARTS = 4
+
+
+class FailingOver(WatchedRecords):
+    """A partition whose primary has deleted all its chains and dies, before replicas know of that."""
+
+    primary = "first"
+
+    @override
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        if self.primary == "first" and start.startswith(CHAINS):
+            return []
+        return await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+
+    @override
+    def server_of(self, response_id: str) -> str:
+        return self.primary
+
+    @override
+    async def replicated(self, response_id: str, server: str) -> bool:
+        self.primary = "second"
+        return server == self.primary
 
 
 class Site:
@@ -105,3 +130,14 @@ async def test_partition_that_goes_away_meanwhile_keeps_what_it_has(site: Site, 
         stored = await site.cold.archive.load(each)
         assert stored
         assert len(await site.cold.archive.history(stored.history)) == 2
+
+
+async def test_object_stays_while_only_a_dying_primary_has_deleted_its_chains(site: Site) -> None:
+    ids = await site.fill()
+    await site.cold.packing.work()
+    for number, part in enumerate(site.parts):
+        site.parts[number] = FailingOver(part)
+    await site.cold.packing.collect()
+    assert {part.primary for part in site.parts if isinstance(part, FailingOver)} == {"first", "second"}
+    for each in ids:
+        assert await site.cold.archive.load(each), "its chain is in the store again"
