@@ -48,6 +48,7 @@ _USERS: Final = 100
 _texts = cache(texts)
 _AT_ONCE: Final = 16
 _FORGOTTEN_SECONDS: Final = 90.0
+_SHOWN_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,29 @@ async def fill(archive: Archive, filling: Filling) -> list[str]:
             base, previous = entry.whole, made["id"]
         last[number] = previous or ""
 
+    store = converse if filling.conversations else one
+    shown = _AT_ONCE * max(64, filling.chains // 20 // _AT_ONCE)
     for start in range(0, filling.chains, _AT_ONCE):
-        await asyncio.gather(
-            *map(converse if filling.conversations else one, range(start, min(start + _AT_ONCE, filling.chains)))
-        )
+        if start % shown == 0:
+            sys.stderr.write(f"{start:,} of {filling.chains:,} stored\n")
+        await asyncio.gather(*map(store, range(start, min(start + _AT_ONCE, filling.chains))))
     return last
+
+
+async def pack(packing: Packing, cold: ColdStore) -> None:
+    """Pack all that is idle, and say at times how many bytes are packed."""
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(_SHOWN_SECONDS)
+            sys.stderr.write(f"{sum((await cold.stored()).values()):,} bytes packed\n")
+
+    showing = asyncio.create_task(show())
+    try:
+        for _ in range(2):
+            await packing.work()
+    finally:
+        showing.cancel()
 
 
 async def timed(archive: Archive, ids: Sequence[str]) -> float:
@@ -125,8 +144,7 @@ async def measure(records: Records, size: Callable[[], int], folder: Path, filli
     hot = size() - empty
     began = time.perf_counter()
     packing = Packing(records, cold.objects, AFTER, keep_seconds=0)
-    for _ in range(2):
-        await packing.work()
+    await pack(packing, cold)
     packing_seconds = time.perf_counter() - began
     packed = size() - empty
     read = last[:: max(1, int(1 / share))]
