@@ -15,7 +15,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import Any, Final
 
@@ -129,6 +129,13 @@ async def in_thread_if_many[Result](call: Callable[[], Result], items: Sized) ->
 async def list_in_thread_if_large[Value](values: Iterable[Value], *of: Any) -> list[Value]:
     """Return the values of an iterable that computes them from these JSON values, as `in_thread_if_large` does."""
     return await in_thread(list_yielding_lock, values) if is_large(of, INLINE_BYTES) else list(values)
+
+
+def taking[Value](values: list[Value]) -> Iterator[Value]:
+    """Yield the values of a list in order, each taken out of it: no step frees all of them."""
+    values.reverse()
+    while values:
+        yield values.pop()
 
 
 def list_yielding_lock[Value](values: Iterable[Value]) -> list[Value]:

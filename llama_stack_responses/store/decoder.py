@@ -61,6 +61,16 @@ class Decoder:
         )
         return [value for value, _ in decoded]
 
+    async def decode_readable(self, values: Sequence[bytes]) -> list[Any]:
+        """Decode the values; damaged ones are None."""
+        try:
+            return await self.decode(values)
+        except UnreadableError:
+            if len(values) == 1:
+                return [None]
+        half = len(values) // 2
+        return await self.decode_readable(values[:half]) + await self.decode_readable(values[half:])
+
     async def decode_until(
         self, values: Sequence[bytes], max_bytes: int, allowance: ReadAllowance | None = None
     ) -> list[tuple[Any, int]]:

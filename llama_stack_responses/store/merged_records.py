@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import batched
 from typing import Any, Final
@@ -64,13 +64,28 @@ class _Ranges(_Asked[list[_Rows]]):
 
 @dataclass(slots=True, eq=False)
 class _Commit(_Asked[None]):
+    """A commit.
+
+    Attributes:
+        frees: whether a full store takes it.
+        written: what it writes, by key.
+        needed, empty: the keys and prefixes in its conditions.
+    """
+
     ops: Sequence[Op]
     conditions: Sequence[Condition]
+    frees: bool = field(init=False)
+    written: Mapping[str, list[Op]] = field(init=False)
+    needed: Set[str] = field(init=False)
+    empty: Set[str] = field(init=False)
 
-    @property
-    def frees(self) -> bool:
-        """Whether a full store takes it."""
-        return begins_to_free(writes_of(self.ops))
+    def __post_init__(self) -> None:
+        writes, written = writes_of(self.ops), defaultdict[str, list[Op]](list)
+        for op in writes:
+            written[op.key].append(op)
+        self.frees, self.written = begins_to_free(writes), written
+        self.needed = {each.key for each in self.conditions if isinstance(each, VersionIs)}
+        self.empty = {each.prefix for each in self.conditions if isinstance(each, Empty)}
 
 
 class MergedRecords(WrappedRecords):
@@ -232,28 +247,23 @@ class _Together:
 
     def take(self, commit: _Commit) -> bool:
         """Add a commit that depends on none of the others; return False if it does, or they would be too many."""
-        written = defaultdict[str, list[Op]](list)
-        for op in writes_of(commit.ops):
-            written[op.key].append(op)
-        needed = {each.key for each in commit.conditions if isinstance(each, VersionIs)}
-        empty = {each.prefix for each in commit.conditions if isinstance(each, Empty)}
         if self.ops and (
             self.ops + len(commit.ops) > _OPS
             or commit.frees != self.frees
-            or any(self.written.get(key, ops) != ops for key, ops in written.items())
-            or not (self.needed.isdisjoint(written) and needed.isdisjoint(self.written))
-            or _begins_with(written, self.empty)
-            or _begins_with(self.written, empty)
+            or any(self.written.get(key, ops) != ops for key, ops in commit.written.items())
+            or not (self.needed.isdisjoint(commit.written) and commit.needed.isdisjoint(self.written))
+            or _begins_with(commit.written, self.empty)
+            or _begins_with(self.written, commit.empty)
         ):
             return False
-        self.written |= written
-        self.needed |= needed
-        self.empty |= empty
+        self.written |= commit.written
+        self.needed |= commit.needed
+        self.empty |= commit.empty
         self.ops += len(commit.ops) + len(commit.conditions)
         return True
 
 
-def _begins_with(keys: Mapping[str, object], prefixes: set[str]) -> bool:
+def _begins_with(keys: Mapping[str, object], prefixes: Set[str]) -> bool:
     """Return whether one of the keys begins with one of the prefixes."""
     sizes = {len(each) for each in prefixes}
     return any(key[:size] in prefixes for key in keys for size in sizes)

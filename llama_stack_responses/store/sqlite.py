@@ -88,6 +88,8 @@ _COMMITS_PER_GROUP: Final = 256
 _FEW: Final = 32
 _MANY: Final = 1_000
 """Ops of a commit above which a thread measures them."""
+_INLINE_ROWS: Final = 128
+"""Rows and conditions of a commit that the event loop makes itself: about a millisecond."""
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
 _FREEING_BYTES: Final = 4096
@@ -159,7 +161,7 @@ class SqliteRecords:
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
         job.keys, job.frees = keys, frees
-        if self._waits_for_disk:
+        if self._waits_for_disk or len(writes) + len(conditions) > _INLINE_ROWS:
             self._writer.put(job)
         else:
             self._inline.commit(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Final
 
 from .records import (
     Condition,
@@ -31,10 +32,15 @@ class WrappedRecords:
 
     Args:
         records: the wrapped records.
+
+    Attributes:
+        partitions: the number of their partitions.
     """
 
     def __init__(self, records: Records) -> None:
         self._records = records
+        # A look at what a store can do takes longer than most of what is done with the answer.
+        self.partitions: Final = partitions_of(records)
 
     @property
     def transactional(self) -> bool:
@@ -97,11 +103,6 @@ class WrappedRecords:
     async def losses(self) -> Mapping[str, str] | None:
         """Return how the wrapped records may be lost."""
         return await self._records.losses() if isinstance(self._records, Configured) else {}
-
-    @property
-    def partitions(self) -> int:
-        """The partitions of the wrapped records."""
-        return partitions_of(self._records)
 
     async def range_in(
         self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None

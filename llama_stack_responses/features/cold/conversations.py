@@ -18,6 +18,7 @@ from ...store.conversation_store import Conversation, pointed_by
 from ...store.decoder import Decoder
 from ...store.layout import second
 from ...store.records import Delete, Put, Record, Records, VersionIs, after_prefix, committed, range_in
+from .candidates import pause_after
 from .rows import held, items_of, place_of
 from .shares import CONVERSATIONS, Span
 from .units import Unit
@@ -29,9 +30,6 @@ RUN_BYTES: Final = 16 * 2**20
 """Most items of a run, and bytes, as `codec.size` counts, with which it ends: less than a chain may have."""
 _LISTED: Final = 200
 """Conversations that are looked at at a time."""
-_IDLE: Final = 9
-_MOST_SECONDS: Final = 5.0
-"""How many times as long as looking at conversations took, and how long at most, the server waits if none is idle."""
 
 type _Rows = Sequence[tuple[str, Record]]
 
@@ -69,17 +67,16 @@ class Conversations:
                 async for run in self._runs(each):
                     yield run
             start = f"{rows[-1][0]}\0"
-            await asyncio.sleep(taken if idle else min(_IDLE * taken, _MOST_SECONDS))
+            await pause_after(taken, found=bool(idle))
 
     async def _idle(self, rows: _Rows, oldest: str) -> list[_Idle]:
         """Return the conversations that are idle, and of which items may be in the store."""
         notes = await self._records.get_many([held(_id_of(key)) for key, _ in rows])
         left = [row for row in rows if not _is_settled(row[1], notes.get(held(_id_of(row[0]))))]
+        decoded = await self._decoder.decode_readable([record.value for _, record in left])
         found = list[_Idle]()
-        for key, record in left:
-            try:
-                [stored] = await self._decoder.decode([record.value])
-            except UnreadableError:
+        for (key, record), stored in zip(left, decoded, strict=True):
+            if stored is None:
                 continue
             note = notes.get(held(_id_of(key)))
             each = Conversation.from_stored(_id_of(key), stored)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from itertools import batched
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
-from ...concurrency.offloading import in_thread, list_yielding_lock
+from ...concurrency.offloading import in_thread, list_yielding_lock, taking
 from ...concurrency.tasks import answers_of, gather_or_cancel, half_of_the_time
 from ...core.errors import ApiError
 from ...core.ids import new_id, tag_of
@@ -104,17 +104,22 @@ class _Packed:
         return len(self.data) + sum(part.size for part in self.unit.parts)
 
 
-@dataclass(slots=True)
-class _Written:
-    """Where a chain is in an object: where it begins, its large rows with their bytes, and whether it is whole."""
+class _Placed(NamedTuple):
+    """A chain that is in an object.
 
+    Attributes:
+        place, at, size: where it is, where it begins, and its bytes without its large rows.
+        parts: its large rows, with their bytes.
+        key: what it is encrypted with.
+        unit: what it has in the store.
+    """
+
+    place: Place
     at: int
-    parts: list[tuple[str, int]] = field(default_factory=list)
-    is_whole: bool = True
-
-
-type _Placed = tuple[Place, _Written, _Packed]
-"""A chain that is in an object, and where."""
+    size: int
+    parts: Sequence[tuple[str, int]]
+    key: bytes
+    unit: Unit
 
 
 @dataclass(slots=True)
@@ -136,7 +141,7 @@ class _Object:
         self.size += chain.size
         self.oldest = min(self.oldest, chain.unit.oldest)
 
-    def taken(self) -> Sequence[_Packed]:
+    def taken(self) -> list[_Packed]:
         """Return the chains; it has none any more."""
         chains, self.chains, self.size, self.oldest = self.chains, [], 0, "~"
         return chains
@@ -147,21 +152,57 @@ def _pack(unit: Unit) -> _Packed:
     return _Packed(replace(unit, rows=()), *packed(unit.rows))
 
 
-def _commit_of(place: Place, there: _Written, chain: _Packed, later: float) -> tuple[list[Op], list[Condition]]:
+def _commit_of(placed: _Placed, later: float) -> tuple[list[Op], list[Condition]]:
     """Return the commit that takes the responses of a chain out of the store, if they have not changed."""
-    unit = chain.unit
+    place, unit = placed.place, placed.unit
     left = [*unit.stubs, *unit.stays]
-    row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders) or 1, left, (), there.parts)
+    row = Chain(unit.owner, placed.at, placed.size, placed.key, len(unit.orders) or 1, left, (), placed.parts)
     release = Release(unit.owner, later, unit.held, unit.paged)
     ops = [*unit.ops, Put(place.key, row.encode(), uses_reserve=True), Put(place.release, release.encode())]
     ops += unit.put_stubs(place)
     return ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)]
 
 
-def _groups(chains: Sequence[Sequence[Found]]) -> Iterator[list[Sequence[Found]]]:
-    """Yield the chains, some at a time."""
+class _Copied(NamedTuple):
+    """A chain that is copied into another object: where it was, the version of its row, and the keys that it has."""
+
+    place: Place
+    chain: Chain
+    version: int
+    keys: Sequence[str]
+
+
+type _Rows = Sequence[tuple[str, Record]]
+
+
+def _due(rows: _Rows, now: float) -> tuple[list[tuple[str, Release, Record]], dict[Place, Sequence[str]]]:
+    """Return those of the releases that are due, and the keys of the rows of their chains."""
+    decoded = ((key, Release.decode(record), record) for key, record in rows)
+    due = [each for each in list_yielding_lock(decoded) if each[1].at <= now]
+    return due, {Place.of(key): release.rows for key, release, _ in due}
+
+
+def _decoded(rows: _Rows) -> list[tuple[Place, Chain, int]]:
+    """Return chains, given their rows, with where they are, and the versions of these rows."""
+    return list_yielding_lock((Place.of(key), Chain.decode(record), record.version) for key, record in rows)
+
+
+def _bytes_and_tags(rows: _Rows) -> tuple[int, set[int]]:
+    """Return the bytes of chains in their object, and their tags, given their rows."""
+    chains = _decoded(rows)
+    return sum(chain.total for _, chain, _ in chains), {place.tag for place, _, _ in chains}
+
+
+def _found_by(responses: Sequence[Found]) -> tuple[int, str]:
+    """Return the tag of a chain, and the key by which it was found."""
+    entry = responses[0].entry
+    return tag_of(entry.id), entry.listed
+
+
+def _groups(chains: list[Sequence[Found]]) -> Iterator[list[Sequence[Found]]]:
+    """Yield the chains, some at a time, which are taken out of the list."""
     group, size = list[Sequence[Found]](), 0
-    for chain in chains:
+    for chain in taking(chains):
         if group and size + len(chain) > _TOGETHER:
             yield group
             group, size = [], 0
@@ -256,9 +297,11 @@ class Packing(Periodic):
         """Pack the idle responses of some lists together with what is pending, to which the rest of them is added."""
         cursor = span.cursor
         async for window in self._candidates.within(span, oldest):
-            for chains in _groups(await self._own_of(window.chains)):
+            own = set(await self.shares.own())
+            for chains in _groups(window.chains):
+                mine = [each for each in chains if self.shares.of_key(*_found_by(each)) in own]
                 async with half_of_the_time():
-                    for chain in await self._packed(span.partition, chains):
+                    for chain in await self._packed(span.partition, mine):
                         pending.add(chain)
                         if pending.size >= self._object_bytes:
                             await self._store(pending)
@@ -275,13 +318,6 @@ class Packing(Periodic):
                 if pending.size >= self._object_bytes:
                     await self._store(pending)
             await self._tidy_if_due()
-
-    async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:
-        """Return those of the chains that are of shares which this server has now."""
-        own = set(await self.shares.own())
-        return [
-            chain for chain in chains if self.shares.of_chain(chain[0].entry.owner, tag_of(chain[0].entry.id)) in own
-        ]
 
     async def _note(self, partition: int, start: str, before: str) -> str:
         """Note from which key to go on if this server ends, in place of what was noted before; return where."""
@@ -306,7 +342,7 @@ class Packing(Periodic):
         """Return chains of one partition, packed, without those that stay: they are in use, or cannot be read."""
         last = second(await self._records.now() - _SHARED_TIMES * self._after_seconds)
         read = await read_units(self._records.unpaged, self._decoder, partition, chains)
-        packs = (_pack(unit_of(each)) for each in read if each and (not each.shared or each.newest < last))
+        packs = (_pack(unit_of(each)) for each in taking(read) if each and (not each.shared or each.newest < last))
         return await in_thread(list_yielding_lock, packs)
 
     async def _store(self, pending: _Object) -> None:
@@ -314,42 +350,48 @@ class Packing(Periodic):
 
         What is of shares that others have by now stays, and what is in a partition that does not answer.
         """
-        size, pending_chains = pending.size, pending.taken()
-        own = set(await self.shares.own())
-        mine = [each for each in pending_chains if self._share_of(each.unit) in own]
-        name, parts = await self._begin({chain.unit.tag for chain in mine})
-        chains = [chain for chain in mine if chain.unit.tag % self._records.partitions in parts]
-        if not chains:
+        size, own = pending.size, set(await self.shares.own())
+        of_tags = await in_thread(self._by_tag, pending.taken(), own)
+        name, parts = await self._begin(of_tags)
+        there = [taking(some) for tag, some in of_tags.items() if tag % self._records.partitions in parts]
+        if not there:
             return
-        tags = {chain.unit.tag for chain in chains}
-        written = list[_Written]()
-        await self._objects.put(name, self._data_of(chains, written))
-        taken = await self._take_out(name, chains, written)
-        await self._end(name, tags)
-        count, items = sum(len(unit.orders) for unit in taken), sum(unit.items for unit in taken)
+        placed = defaultdict[int, list[_Placed]](list)
+        await self._objects.put(name, self._data_of(name, (each for some in there for each in some), placed))
+        count, items = await self._take_out(placed)
+        await self._end(name, of_tags)
         if self._telemetry:
             self._telemetry.record(PACKED, count)
             self._telemetry.record(ITEMS, items)
             self._telemetry.record(BYTES, size)
         logger.info("packed idle responses and items of conversations: %d, %d, in %d bytes", count, items, size)
 
-    def _share_of(self, unit: Unit) -> Share:
-        return self.shares.of_key(unit.tag % self._records.partitions, unit.found)
+    def _by_tag(self, chains: Sequence[_Packed], own: Set[Share]) -> dict[int, list[_Packed]]:
+        """Return those of the chains that are of these shares, by their tags."""
+        of_tags = defaultdict[int, list[_Packed]](list)
+        for each in chains:
+            if self.shares.of_key(each.unit.tag, each.unit.found) in own:
+                of_tags[each.unit.tag].append(each)
+        return of_tags
 
-    async def _take_out(self, name: str, chains: Sequence[_Packed], written: Sequence[_Written]) -> list[Unit]:
-        """Take chains that are in an object out of the store, unless they have changed; return the taken ones."""
-        later, taken = await self._records.now() + self._keep_seconds, list[Unit]()
-        of_parts = defaultdict[int, list[_Placed]](list)
-        for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
-            if there.is_whole:
-                place = Place(name, number, chain.unit.tag)
-                of_parts[place.tag % self._records.partitions].append((place, there, chain))
-        for number, placed in of_parts.items():
-            for some in batched(placed, _COMMITTED):
+    async def _take_out(self, placed: Mapping[int, list[_Placed]]) -> tuple[int, int]:
+        """Take chains that are in an object out of the store, unless they have changed.
+
+        Args:
+            placed: the chains by partition; they are taken out of the lists.
+
+        Returns:
+            How many responses, and items of conversations, were taken.
+        """
+        later, count, items = await self._records.now() + self._keep_seconds, 0, 0
+        for number, chains in placed.items():
+            for some in batched(taking(chains), _COMMITTED):
                 with self._for_others():
                     are_out = await self._commit(number, some, later)
-                    taken += [chain.unit for (_, _, chain), is_out in zip(some, are_out, strict=True) if is_out]
-        return taken
+                    taken = [each.unit for each, is_out in zip(some, are_out, strict=True) if is_out]
+                    count += sum(len(unit.orders) for unit in taken)
+                    items += sum(unit.items for unit in taken)
+        return count, items
 
     async def _commit(self, number: int, chains: Sequence[_Placed], later: float) -> list[bool]:
         """Take chains of one partition out of the store; return for each whether its responses had not changed.
@@ -357,27 +399,35 @@ class Packing(Periodic):
         Args:
             later: when what they leave behind is deleted.
         """
-        commits = await in_thread(list_yielding_lock, (_commit_of(*each, later) for each in chains))
+        commits = await in_thread(list_yielding_lock, (_commit_of(each, later) for each in chains))
         # No row that is written is in a page: what is packed is in the store if it has these versions.
         merged = MergedRecords(self._records.unpaged, number, _MERGED_BYTES)
         return await gather_or_cancel(committed(merged, *commit) for commit in commits)
 
-    async def _data_of(self, chains: Sequence[_Packed], written: list[_Written]) -> AsyncIterator[bytes]:
-        """Yield the data of chains; large rows are read one by one, and what becomes of each chain is added."""
+    async def _data_of(
+        self, name: str, chains: Iterable[_Packed], placed: Mapping[int, list[_Placed]]
+    ) -> AsyncIterator[bytes]:
+        """Yield the data of chains; large rows are read one by one.
+
+        Args:
+            name: the object.
+            placed: gets the chains, without their data, by partition, except those of which a large row is gone.
+        """
         at = 0
-        for chain in chains:
-            there = _Written(at)
-            written.append(there)
+        for place, chain in ((Place(name, number, each.unit.tag), each) for number, each in enumerate(chains)):
+            begin, parts = at, list[tuple[str, int]]()
             yield chain.data
             at += len(chain.data)
             for number, part in enumerate(chain.unit.parts, 1):
                 data = await self._part(part, chain.key, number)
                 if data is None:
-                    there.is_whole = False
                     break
-                there.parts.append((part.key, len(data)))
+                parts.append((part.key, len(data)))
                 yield data
                 at += len(data)
+            else:
+                whole = _Placed(place, begin, len(chain.data), parts, chain.key, chain.unit)
+                placed[place.tag % self._records.partitions].append(whole)
 
     async def _part(self, part: Part, key: bytes, number: int) -> bytes | None:
         """Return a large row, packed; None if it is gone, or its partition does not answer."""
@@ -430,9 +480,9 @@ class Packing(Periodic):
     async def _release(self, number: int, own: Set[Share], now: float) -> None:
         """Delete what is due in one partition, for half of the time."""
         async for page in self._releases(number, own):
-            due = [(key, each, record) for key, record in page if (each := Release.decode(record)).at <= now]
-            await Settling(self._records).settle({Place.of(key): each.rows for key, each, _ in due})
-            for some in batched(due, _COMMITTED):
+            due, rows = await in_thread(_due, page, now)
+            await Settling(self._records).settle(rows)
+            for some in batched(taking(due), _COMMITTED):
                 async with half_of_the_time():
                     await self._let_go(number, some)
 
@@ -457,7 +507,7 @@ class Packing(Periodic):
         start, end = RELEASES, after_prefix(RELEASES)
         while rows := await range_in(self._records, number, start, end, limit=_ROWS):
             of_rows = [Place.of(key).object for key, _ in rows]
-            mine = {name for name in of_rows if self.shares.of_rest(name, number) in own}
+            mine = {name for name in set(of_rows) if self.shares.of_rest(name, number) in own}
             yield [row for row, name in zip(rows, of_rows, strict=True) if name in mine]
             start = f"{rows[-1][0]}\0" if of_rows[-1] in mine else after_prefix(f"{RELEASES}{of_rows[-1]}/")
 
@@ -473,12 +523,15 @@ class Packing(Periodic):
             if await self._records.range(still_open, after_prefix(still_open), limit=1):
                 continue
             # No chain can be added any more, so what is not there now never will be.
-            chains = await self._chains(each.name)
-            live = sum(chain.total for _, chain, _ in chains)
-            if not chains:
+            left, tags = 0, set[int]()
+            async for page in self._pages(each.name):
+                some, their_tags = await in_thread(_bytes_and_tags, page)
+                left += some
+                tags |= their_tags
+            if not tags:
                 await self._delete_empty(each.name)
-            elif live * 2 < each.size:
-                await self._try_rewrite(each, chains)
+            elif left * 2 < each.size:
+                await self._try_rewrite(each, tags)
         self._collected = looked_at[-1].name if len(looked_at) == _COLLECTED else ""
 
     async def _delete_empty(self, name: str) -> None:
@@ -505,40 +558,42 @@ class Packing(Periodic):
                 found = nsmallest(_COLLECTED, found)
         return nsmallest(_COLLECTED, found)
 
-    async def _chains(self, name: str) -> list[tuple[Place, Chain, Record]]:
-        pages = pages_of(self._records, f"{CHAINS}{name}/", _ROWS)
-        return [(Place.of(key), Chain.decode(record), record) async for page in pages for key, record in page]
+    def _pages(self, name: str) -> AsyncIterator[list[tuple[str, Record]]]:
+        """Yield the rows of the chains in an object."""
+        return pages_of(self._records, f"{CHAINS}{name}/", _ROWS)
 
-    async def _try_rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
+    async def _try_rewrite(self, old: Stored, tags: Collection[int]) -> None:
         """Rewrite an object, unless it is damaged: others are packed and rewritten on."""
         try:
-            await self._rewrite(old, chains)
+            await self._rewrite(old, tags)
         except UnreadableError as error:
             logger.error("an object of which most is left over cannot be read, leaving it: %s: %s", old.name, error)
 
-    async def _rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
+    async def _rewrite(self, old: Stored, tags: Collection[int]) -> None:
         """Write the chains that an object still has to a new one. The old one is deleted when it has none."""
-        tags = {place.tag for place, _, _ in chains}
         name, _ = await self._begin(tags)
-        keys = list[Sequence[str]]()
-        await self._objects.put(name, self._copied(old.name, [chain for _, chain, _ in chains], keys))
+        copied = list[_Copied]()
+        await self._objects.put(name, self._copied(old.name, copied))
         at = 0
-        for number, ((place, chain, record), of_chain) in enumerate(zip(chains, keys, strict=True)):
-            ops = await self._moved(Place(name, number, place.tag), at, chain, of_chain)
-            unchanged = [VersionIs(place.key, record.version), VersionIs(packing(name, place.tag), 1)]
-            await committed(self._records, [Delete(place.key), *ops], unchanged)
-            at += chain.total
+        for number, each in enumerate(taking(copied)):
+            place = Place(name, number, each.place.tag)
+            ops = await self._moved(place, at, each.chain, each.keys)
+            unchanged = [VersionIs(each.place.key, each.version), VersionIs(packing(name, place.tag), 1)]
+            await committed(self._records, [Delete(each.place.key), *ops], unchanged)
+            at += each.chain.total
         await self._end(name, tags)
         logger.info("rewrote an object of which most was left over: %d of %d bytes stay", at, old.size)
 
-    async def _copied(self, name: str, chains: Sequence[Chain], keys: list[Sequence[str]]) -> AsyncIterator[bytes]:
-        """Yield the data of chains in an object; the keys that each has, without its large rows, are added."""
-        for chain in chains:
-            data = await self._objects.read(name, chain.at, chain.size)
-            keys.append([key for key, _ in await in_thread(opened, data, chain.key)])
-            yield data
-            for at, size in chain.places:
-                yield await self._objects.read(name, at, size)
+    async def _copied(self, name: str, copied: list[_Copied]) -> AsyncIterator[bytes]:
+        """Yield the data of the chains in an object, which are added."""
+        async for page in self._pages(name):
+            for place, chain, version in taking(await in_thread(_decoded, page)):
+                data = await self._objects.read(name, chain.at, chain.size)
+                keys = [key for key, _ in await in_thread(opened, data, chain.key)]
+                copied.append(_Copied(place, chain, version, keys))
+                yield data
+                for at, size in chain.places:
+                    yield await self._objects.read(name, at, size)
 
     async def _moved(self, place: Place, at: int, chain: Chain, keys: Sequence[str]) -> list[Op]:
         """Return the ops by which a chain is at another place, given the keys that it has."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import batched
 from typing import Final, NamedTuple
 
+from ...concurrency.offloading import in_thread, list_yielding_lock
 from ...concurrency.tasks import half_of_the_time
 from ...store.layout import LISTS, read_pointer
 from ...store.records import Record, VersionIs
@@ -55,24 +56,28 @@ class Settling:
     async def _settle(self, chains: _Chains) -> None:
         """Move rows in the order of their keys; those of the chains, on which all others depend, at last."""
         seen = await self._look_at(chains)
-        rows = {key: place for place, keys in chains.items() for key in keys if key.startswith(KINDS)}
-        for of in (rows, {place.key: place for place in chains}):
-            for some in batched(sorted(of), _MOVED):
-                async with half_of_the_time():
-                    for _ in range(_TRIES):
-                        if await self._move({key: of[key] for key in some}, seen):
-                            break
-                        seen = seen.but(await self._look_at({of[key]: chains[of[key]] for key in some}))
+        for some in batched(await in_thread(_ordered, chains), _MOVED):
+            rows = dict(some)
+            async with half_of_the_time():
+                for _ in range(_TRIES):
+                    if await self._move(rows, seen):
+                        break
+                    seen = seen.but(await self._look_at({place: chains[place] for place in rows.values()}))
 
     async def _look_at(self, chains: _Chains) -> _Seen:
         """Return what is known of chains: first the versions of their rows."""
-        found = await self._read([place.key for place in chains])
-        versions = {place: found[place.key].version if place.key in found else None for place in chains}
-        rows = await self._read([key for keys in chains.values() for key in keys if key.startswith(("j/", "r/"))])
-        stubs = {key for key, record in rows.items() if key.startswith("r/") and place_of(key, record) in versions}
-        # Only one item has this further pointer, so what it leads to is packed.
-        items = {_target(record) for key, record in rows.items() if key.startswith("j/")}
-        return _Seen(versions, stubs, {key for key in items if key.startswith(ITEMS)})
+        versions = dict[Place, int | None]()
+        for some in batched(chains, _READ):
+            found = await self._records.unpaged.get_many([place.key for place in some])
+            versions |= {place: found[place.key].version if place.key in found else None for place in some}
+        stubs, items = set[str](), set[str]()
+        for keys in batched((key for of in chains.values() for key in of if key.startswith(("j/", "r/"))), _READ):
+            rows = await self._records.unpaged.get_many(keys)
+            stubs |= {key for key, record in rows.items() if key.startswith("r/") and place_of(key, record) in versions}
+            # Only one item has this further pointer, so what it leads to is packed.
+            targets = {_target(record) for key, record in rows.items() if key.startswith("j/")}
+            items |= {key for key in targets if key.startswith(ITEMS)}
+        return _Seen(versions, stubs, items)
 
     async def _move(self, rows: Mapping[str, Place], seen: _Seen) -> bool:
         """Move rows of chains in one commit; return False if something changed meanwhile."""
@@ -81,12 +86,6 @@ class Settling:
         places = dict.fromkeys(rows[key] for key in moved)
         conditions = [VersionIs(place.key, seen.versions[place]) for place in places]
         return not moved or await self._records.settle(moved, conditions)
-
-    async def _read(self, keys: Sequence[str]) -> dict[str, Record]:
-        found = dict[str, Record]()
-        for some in batched(keys, _READ):
-            found |= await self._records.unpaged.get_many(some)
-        return found
 
 
 class _Seen(NamedTuple):
@@ -113,6 +112,15 @@ class _Seen(NamedTuple):
         if key.startswith(("i/", "j/")) and place_of(key, record) not in self.versions:
             return _target(record) in self.stubs or _target(record) in self.items
         return key in self.stubs or not key.startswith("r/")
+
+
+def _ordered(chains: _Chains) -> list[tuple[str, Place]]:
+    """Return the keys of rows of chains that pages may have, in order, and then those of the chains' own rows."""
+    rows = {key: place for place, keys in chains.items() for key in keys if key.startswith(KINDS)}
+    # To sort all at once would hold the interpreter lock for longer.
+    of_kinds = list_yielding_lock(sorted(key for key in rows if key.startswith(kind)) for kind in sorted(KINDS))
+    ordered = [(key, rows[key]) for keys in of_kinds for key in keys]
+    return [*ordered, *sorted((place.key, place) for place in chains)]
 
 
 def _together(places: Iterable[Place], chains: _Chains) -> Iterator[_Chains]:

@@ -19,9 +19,7 @@ from zlib import crc32
 from ...concurrency.offloading import in_thread
 from ...concurrency.tasks import answers_of
 from ...core.errors import ApiError
-from ...core.owner import Owner
 from ...jobs.served_partitions import living_workers, workers_of
-from ...store.content_names import Hasher
 from ...store.layout import LISTS, with_tag
 from ...store.records import Records, after_prefix, partitions_of
 from .rows import OPEN
@@ -111,14 +109,10 @@ class Shares:
         workers = workers_of(len(self._all), living)
         return [share for share, each in zip(self._all, workers, strict=True) if each == worker]
 
-    def of_chain(self, owner: Owner, tag: int) -> Share:
-        """Return the share that has the responses of a user with a tag."""
-        return self.of_key(tag % self._partitions, f"{LISTS}{Hasher(owner).owner}")
-
-    def of_key(self, partition: int, key: str) -> Share:
-        """Return the share that has a key of a list or of a conversation, or the beginning of one."""
+    def of_key(self, tag: int, key: str) -> Share:
+        """Return the share that has a key of a list or of a conversation with this tag, or the beginning of one."""
         starts = self._starts if key.startswith(LISTS) else self._conversations
-        return Share(partition, bisect_right(starts, key) - 1)
+        return Share(tag % self._partitions, bisect_right(starts, key) - 1)
 
     def of_object(self, name: str) -> Share:
         """Return the share whose server deletes the object with this name once it has no chains, or rewrites it."""

@@ -179,3 +179,12 @@ async def test_damaged_large_value_is_unreadable() -> None:
     data = codec.encode(DENSE)
     with pytest.raises(UnreadableError):
         await Decoder(TOTAL).decode([data[: len(data) // 2] + b"\xff" * 1_000])
+
+
+async def test_damaged_values_are_left_out_of_many() -> None:
+    values = [codec.encode([number]) for number in range(20)]
+    damaged = {3, 4, 19}
+    given = [b"\xff" if number in damaged else value for number, value in enumerate(values)]
+    expected = [None if number in damaged else [number] for number in range(20)]
+    assert await Decoder(TOTAL).decode_readable(given) == expected
+    assert await Decoder(TOTAL).decode_readable([]) == []

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.concurrency.share import Share
-from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
+from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs, ranges_in
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_connection import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import WriteHandler
 from llama_stack_responses.store.thread_pool import ThreadPool, ThreadTask, job_of
+from tests.support.loop_steps import steps_of_event_loop
 from tests.support.loop_walks import walks_of_event_loop
 from tests.support.waiting import until
 
@@ -428,3 +429,22 @@ async def test_commit_of_many_rows_is_not_measured_in_the_event_loop(records: Sq
         await records.commit(ops)
     assert [name for name in walks if "/store/" in name and "/tests/" not in name] == []
     assert (await records.get_many(["4999"]))["4999"].value == b"x"
+
+
+async def test_commit_of_many_rows_is_made_in_a_thread(records: SqliteRecords) -> None:
+    await records.commit([Put(str(number), b"x") for number in range(100)])
+    assert threads() == set()
+    await records.commit([Put(str(number), b"x") for number in range(150)])
+    assert threads() == {"records-writer"}
+
+
+async def test_many_ranges_let_other_tasks_go_on(records: SqliteRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    await records.commit([Put(str(number), b"x") for number in range(10, 90)])
+    with steps_of_event_loop() as steps:
+        monkeypatch.setattr(records, "range", steps.counted(records.range))
+        spans = [(str(number), str(number + 1)) for number in range(10, 90)]
+        found = await ranges_in(records, 0, spans, limit=9)
+    assert [[key for key, _ in rows] for rows in found] == [[start] for start, _ in spans]
+    assert threads() == set()
+    assert steps.total["range"] == 80
+    assert steps.most["range"] <= 16

@@ -44,7 +44,7 @@ async def test_each_list_is_in_the_range_of_its_share() -> None:
     shares = Shares(in_parts(4))
     for number in range(200):
         owner = Owner(f"user {number}")
-        share = shares.of_chain(owner, number)
+        share = shares.of_key(number, f"l/{Hasher(owner).owner}/")
         [span] = await shares.spans([share])
         assert share.partition == number % 4
         assert span.start <= f"l/{Hasher(owner).owner}/" < span.end
@@ -55,7 +55,7 @@ async def test_each_conversation_is_in_the_range_of_its_share() -> None:
         shares, own = Shares(in_parts(partitions)), set[Share]()
         for number in range(200):
             key = f"c/{new_id('conv', number % 2 * number)}"
-            share = shares.of_key(number % partitions, key)
+            share = shares.of_key(number, key)
             [span] = shares.conversations([share])
             assert span.start <= key < span.end
             own.add(share)
