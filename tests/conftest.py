@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import parallel, selection
 from tests.support.failures import print_failures
+from tests.support.leaks import report_leaks
 from tests.support.loopback import LoopbackWatch
 
 # Compiled modules are kept, whatever the environment says: a stack that compiles all that it imports takes twice the
@@ -38,8 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Print failures as they happen. Last, since pytest's own reporter has to be there."""
+    """Print failures as they happen, and report leaks. Last, since pytest's own reporter has to be there."""
     print_failures(config)
+    report_leaks(config)
     selection.select_by_day(config)
     parallel.run_queue(config)
 

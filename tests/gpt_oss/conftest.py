@@ -12,6 +12,7 @@ from llama_stack_gpt_oss.engine.kernels import torch_ops
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 from tests.support import parallel, selection
 from tests.support.failures import print_failures
+from tests.support.leaks import report_leaks
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.engines import DecodedOnce
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     interpreter.speed_up()
     print_failures(config)
+    report_leaks(config)
     selection.select_by_day(config)
     parallel.run_queue(config)
 

@@ -114,15 +114,21 @@ class QueuedFiles:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run each test. What the next one needs too, also that of another file, stays."""
         tests = self._tests(session)
-        item = next(tests, None)
+        item, path = next(tests, None), None
         while item is not None:
             following = next(tests, None)
+            if item.path != path:
+                path = item.path
+                # What is imported stays out of garbage collections, which would visit it each time. What the tests of
+                # the file before have made is collected already (leaks.py).
+                gc.freeze()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
             item = following
+        gc.unfreeze()  # Extension modules look at the end for objects that are left.
         return True
 
     def _tests(self, session: pytest.Session) -> Iterator[pytest.Item]:
@@ -134,7 +140,6 @@ class QueuedFiles:
                     count += len(session.items)
                     yield from session.items
         session.testscollected = count
-        gc.unfreeze()  # Extension modules look at the end for objects that are left.
 
 
 def _collect(module: pytest.Collector, session: pytest.Session) -> None:
@@ -142,9 +147,6 @@ def _collect(module: pytest.Collector, session: pytest.Session) -> None:
     gc.disable()
     session.items = list(session.genitems(module))
     session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=session.items)
-    # What is imported stays out of garbage collections, which would visit it each time.
-    gc.collect(1)
-    gc.freeze()
     gc.enable()
 
 

@@ -17,7 +17,12 @@ from tests.support.waiting import wait_until
 
 CONFTEST: Final = """
 import pytest
-from tests.support.parallel import add_option as pytest_addoption, run_queue as pytest_configure
+from tests.support.leaks import report_leaks
+from tests.support.parallel import add_option as pytest_addoption, run_queue
+
+def pytest_configure(config):
+    report_leaks(config)
+    run_queue(config)
 
 collect_ignore = ["test_ignored.py"]
 
@@ -93,6 +98,34 @@ def test_file_that_fails_fails_the_run_and_others_still_run(text: str, said: str
     assert code != 0
     assert said in output
     assert Counter((tmp_path / "files").read_text().split()).total() == 3
+
+
+LEAVES: Final = """
+import socket
+import pytest
+
+class Cycle:
+    def __init__(self):
+        self.itself, self.socket = self, socket.socket()
+
+@pytest.fixture(scope="module")
+def made():
+    yield Cycle()
+
+def test_leaves_it_open(PARAMETER): Cycle()
+
+def test_last(): ...
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("parameter", ["", "made"])
+def test_socket_left_open_fails_the_last_test_of_its_file(parameter: str, tmp_path: Path) -> None:
+    """Also if the next file has been collected meanwhile, with what its fixtures and tests hold."""
+    (tmp_path / "test_1.py").write_text(LEAVES.replace("PARAMETER", parameter))
+    (tmp_path / "test_2.py").write_text(USES)
+    code, output = run(tmp_path, 1, "-W", "error")
+    assert (code, "ERROR test_1.py::test_last" in output, "4 passed, 1 error" in output) == (1, True, True), output
 
 
 @pytest.mark.extended
