@@ -165,8 +165,8 @@ def answer_after(event: Event) -> Answer:
 
 def verified(request: ReceivedRequest, secret: str) -> Any:
     """Check the signature as a receiver does; return the event."""
-    client = openai.OpenAI(api_key="none")
-    client.webhooks.verify_signature(request.body, request.headers, secret=secret, tolerance=10**10)
+    with openai.OpenAI(api_key="none") as client:
+        client.webhooks.verify_signature(request.body, request.headers, secret=secret, tolerance=10**10)
     return request.json()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,18 +77,18 @@ def users(served: tuple[LiveStack, Path], upstream: Upstream) -> Iterator[dict[s
         yield {name: opened.enter_context(Wire(served[0], token=f"token-of-{name}")) for name in USERS}
 
 
-def administrator(stack: LiveStack, name: str) -> Any:
-    token = f"token-of-{name}"
-    client = openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=token, admin_api_key=token, max_retries=0)
-    return client.admin.organization
+@contextmanager
+def administrator(stack: LiveStack, token: str) -> Iterator[Any]:
+    url = f"{stack.base_url}/v1"
+    with openai.OpenAI(base_url=url, api_key=token, admin_api_key=token, max_retries=0) as client:
+        yield client.admin.organization.usage
 
 
 def completions(stack: LiveStack, name: str, project: str, *group_by: str) -> list[Json]:
     """Return the results of a project (of the metadata) in the last hours, as a user sees them."""
     start = int(time.time()) - 7200
-    usage = administrator(stack, name).usage.completions(
-        start_time=start, bucket_width="1h", group_by=["metadata", *group_by]
-    )
+    with administrator(stack, f"token-of-{name}") as administered:
+        usage = administered.completions(start_time=start, bucket_width="1h", group_by=["metadata", *group_by])
     results = [result.model_dump() for bucket in usage.data for result in bucket.results]
     return [each for each in results if each["metadata"] == project]
 
@@ -153,8 +153,10 @@ def test_users_leads_and_operators_see_what_they_may(served: tuple[LiveStack, Pa
 
 def test_costs_and_errors_are_in_the_form_of_openai(served: tuple[LiveStack, Path], users: dict[str, Wire]) -> None:
     users["bob"].create(model=MODEL, input="Hi")
-    organization = administrator(served[0], "olga")
-    costs = organization.usage.costs(start_time=int(time.time()) - 86_400, group_by=["user_id", "line_item"])
+    with administrator(served[0], "token-of-olga") as usage:
+        costs = usage.costs(start_time=int(time.time()) - 86_400, group_by=["user_id", "line_item"])
+        with pytest.raises(openai.BadRequestError) as refused:
+            usage.completions(start_time=1, bucket_width="1m")
     by_line = {
         (result.user_id, result.line_item): (result.amount.value, result.quantity)
         for bucket in costs.data
@@ -162,13 +164,10 @@ def test_costs_and_errors_are_in_the_form_of_openai(served: tuple[LiveStack, Pat
     }
     value, quantity = by_line["bob", f"{MODEL}, output_tokens"]
     assert value == pytest.approx(quantity * 10.0 / 1e6)
-    with pytest.raises(openai.BadRequestError) as refused:
-        organization.usage.completions(start_time=1, bucket_width="1m")
     assert refused.value.param == "start_time"
     assert error_of(users["bob"].http.get("/organization/usage/embeddings?start_time=1"), 404)
-    unknown = openai.OpenAI(base_url=f"{served[0].base_url}/v1", api_key="x", admin_api_key="x")
-    with pytest.raises(openai.AuthenticationError):
-        unknown.admin.organization.usage.costs(start_time=1)
+    with administrator(served[0], "x") as usage, pytest.raises(openai.AuthenticationError):
+        usage.costs(start_time=1)
 
 
 def test_command_shows_what_the_routes_show(
@@ -269,7 +268,8 @@ def test_requests_without_a_response_count_by_what_the_model_server_reports(
         client.embeddings.create(model="local/words-64", input="otters")
 
     start = int(time.time()) - 7200
-    usage = administrator(served[0], "gina").usage.completions(start_time=start, bucket_width="1h", group_by=["model"])
+    with administrator(served[0], "token-of-gina") as administered:
+        usage = administered.completions(start_time=start, bucket_width="1h", group_by=["model"])
     counted: dict[str, list[int]] = {}
     for each in [result.model_dump() for bucket in usage.data for result in bucket.results]:
         counts = [each["num_model_requests"], each["input_tokens"], each["output_tokens"]]
