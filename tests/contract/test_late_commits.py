@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -19,7 +18,7 @@ from tests.contract.conversations import response
 from tests.contract.test_lost_answers import Server, done, stored
 from tests.support.clock import LoopClock
 from tests.support.holding_relay import HoldingRelay
-from tests.support.waiting import until
+from tests.support.waiting import until_found
 
 TIMEOUT: Final = 30.0
 
@@ -93,7 +92,11 @@ async def test_commit_that_comes_after_its_deadline_is_not_applied(
     records = open_at(relay.port, timeout=TIMEOUT, applied_seconds=0.5)
     await _given_up(relay, records, LoopClock(monkeypatch), "late-key")
     deadline = await near.now() + 0.5
-    await until(lambda: time.time() > deadline)  # one machine, one clock
+
+    async def has_passed() -> bool:
+        return await near.now() > deadline
+
+    await until_found(has_passed)
     await relay.release()
     assert await near.get_many(["late-key"]) == {}
 

@@ -19,6 +19,7 @@ from llama_stack_responses.features.code.sandbox import launcher, pipes
 from llama_stack_responses.features.code.sandbox.container import Bounds, Container
 from llama_stack_responses.features.code.sandbox.jail import DATA, Jail, find_bwrap, plain_python
 from llama_stack_responses.features.code.sandbox.volume import LAUNCHER, Capacity, DiskVolume, MemoryVolume, Volumes
+from tests.support.clock import LoopClock
 from tests.support.descendants import descendants
 from tests.support.waiting import until
 
@@ -320,11 +321,15 @@ async def test_system_without_memory_volumes_uses_disk(tmp_path: Path, caplog: p
     assert "container files are on disk without a quota" in caplog.text
 
 
-async def test_endless_output_is_cut_and_code_stopped(container: Container) -> None:
+async def test_endless_output_is_cut_and_code_stopped(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     await container.run("1")  # start the interpreter
-    container._bounds = replace(BOUNDS, seconds=1)
-    ran = await container.run("while True: print('y' * 1000)")
-    assert ran.stopped == "It did not end within 1 seconds."
+    clock = LoopClock(monkeypatch)
+    code = "for _ in range(100): print('y' * 1000)\nopen('begun', 'w').close()\nwhile True: print('y' * 1000)"
+    running = asyncio.create_task(container.run(code))
+    await until((container.folder / "begun").exists)
+    await clock.passes_until(running.done)
+    ran = await running
+    assert ran.stopped == "It did not end within 120 seconds."
     assert ran.printed.startswith("y" * 1000 + "\n")
     assert len(ran.printed) < 2_100
     assert ran.printed.endswith("more bytes)")

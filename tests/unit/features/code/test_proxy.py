@@ -7,7 +7,7 @@ import re
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from llama_stack_responses.features.code.network.proxy import Proxy
 from llama_stack_responses.features.code.network.proxy_settings import ProxySettings
 from llama_stack_responses.features.code.network.proxy_streams import Traffic
 from tests.support.certificates import Certificates
+from tests.support.clock import LoopClock
 from tests.support.sites import OK, RawClient, Site, raw_site, site
 from tests.support.waiting import until
 
@@ -26,6 +27,7 @@ KEY: Final = "sk-1234567890-secret"
 API: Final = "api.localhost"
 OTHER: Final = "other.localhost"
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+TRAFFIC_BYTES: Final = 2**24
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,19 @@ class RunningProxy:
 
     Attributes:
         inside: the TLS context of code that trusts what its container trusts.
+        left: the bytes that may still be read.
         refused: the hosts and statuses of refused requests.
     """
 
     port: int
     inside: ssl.SSLContext
+    left: list[int]
     refused: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def read_bytes(self) -> int:
+        """The bytes that it has read from clients and hosts, of those that it may by default."""
+        return TRAFFIC_BYTES - self.left[0]
 
     async def asks(self, data: bytes) -> bytes:
         async with RawClient.connected(self.port) as client:
@@ -71,17 +80,42 @@ async def proxy(
         "networks": LOOPBACK,
         "nat64": [],
         "connections": 8,
-        "traffic_bytes": 2**24,
+        "traffic_bytes": TRAFFIC_BYTES,
         "idle_seconds": 30.0,
-        "seconds": 60.0,
+        "seconds": 1e6,
     }
-    running = RunningProxy(0, ssl.create_default_context(cadata=trust + (signed.authority if secret else "")))
     given = ProxySettings(**settings | changed)
-    traffic = Traffic(given.traffic_bytes, [given.traffic_bytes])
+    left = [given.traffic_bytes]
+    running = RunningProxy(0, ssl.create_default_context(cadata=trust + (signed.authority if secret else "")), left)
+    traffic = Traffic(given.traffic_bytes, left)
     served = Proxy(given, lambda refused: running.refused.append((refused.host, refused.status)), traffic)
     async with raw_site(served.serve) as proxied:
         running.port = proxied.port
         yield running
+
+
+class Silent:
+    """A host that reads and does not answer.
+
+    Args:
+        begin: what it reads to be asked.
+
+    Attributes:
+        asked: it has read that.
+        left: its client has ended the connection.
+    """
+
+    def __init__(self, begin: bytes = b"\r\n\r\n") -> None:
+        self._begin = begin
+        self.asked, self.left = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(self._begin)
+        self.asked.set()
+        with suppress(OSError):
+            await reader.read()
+        self.left.set()
+        writer.close()
 
 
 def get(url: str, *headers: str, host: str | None = None) -> bytes:
@@ -238,7 +272,6 @@ async def test_tunnel_whose_tls_names_another_host_is_refused_with_an_alert(
 async def test_tunnel_without_tls_is_answered_and_sends_nothing_to_the_host(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, hello: bytes, answer: bytes, *, secret: bool
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.features.code.network.tunnels.HANDSHAKE_SECONDS", 2.0)
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -252,8 +285,12 @@ async def test_tunnel_without_tls_is_answered_and_sends_nothing_to_the_host(
     ):
         await client.send(f"CONNECT api.localhost:{web.port} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
         await client.head()
+        clock, before = LoopClock(monkeypatch), running.read_bytes
         await client.send(hello)
-        assert (await client.rest()).startswith(answer)
+        await until(lambda: running.read_bytes == before + len(hello))
+        answering = asyncio.create_task(client.rest())
+        await clock.passes_until(answering.done)
+        assert (await answering).startswith(answer)
     assert (bytes(received), running.refused) == (b"", [(API, 403)])
 
 
@@ -594,74 +631,91 @@ async def test_traffic_is_limited_in_all(certificates: Certificates) -> None:
     assert b"1 MiB, which the setting 'code_interpreter.network.traffic_mb' has" in third
 
 
-async def test_silent_host_ends_the_connection_and_not_others(certificates: Certificates) -> None:
-    ended = asyncio.Event()
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        ended.set()
-        writer.close()
-
-    async with (
-        raw_site(silent) as slow,
-        site() as web,
-        proxy(certificates, slow.port, web.port, idle_seconds=1.5) as running,
-    ):
+async def test_silent_host_ends_the_connection_and_not_others(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent()
+    async with raw_site(silent.serve) as slow, site() as web, proxy(certificates, slow.port, web.port) as running:
+        clock = LoopClock(monkeypatch)
         waiting = asyncio.create_task(running.asks(get(f"http://api.localhost:{slow.port}/")))
+        await silent.asked.wait()
         assert status(await running.asks(get(f"http://api.localhost:{web.port}/"))) == 200
+        await clock.passes_until(waiting.done)
         answer = await waiting
         assert status(answer) == 504
-        assert b"No data came for 1.5 seconds, the setting 'code_interpreter.network.idle_seconds'." in answer
+        assert b"No data came for 30 seconds, the setting 'code_interpreter.network.idle_seconds'." in answer
         assert running.refused == [(API, 504)]
-        await ended.wait()
+        await silent.left.wait()
 
 
-async def test_silent_host_within_tls_is_504(certificates: Certificates) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
+async def test_silent_host_within_tls_is_504(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Silent()
     async with (
-        raw_site(silent, certificates.of_server()) as web,
-        proxy(certificates, web.port, secret=True, idle_seconds=1.5) as running,
+        raw_site(silent.serve, certificates.of_server()) as web,
+        proxy(certificates, web.port, secret=True) as running,
         RawClient.connected(running.port) as client,
     ):
         await client.tunnel(f"api.localhost:{web.port}", running.inside, API)
-        assert status(await client.asks(inner(web))) == 504
+        clock = LoopClock(monkeypatch)
+        waiting = asyncio.create_task(client.asks(inner(web)))
+        await silent.asked.wait()
+        await clock.passes_until(waiting.done)
+        assert status(await waiting) == 504
     assert running.refused == [(API, 504)]
 
 
-async def test_request_that_does_not_end_is_408(certificates: Certificates) -> None:
-    async with site() as web, proxy(certificates, web.port, idle_seconds=1.5) as running:
+async def test_request_that_does_not_end_is_408(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as web, proxy(certificates, web.port) as running:
+        clock = LoopClock(monkeypatch)
         head = get(f"http://api.localhost:{web.port}/")[:20]
         body = get(f"http://api.localhost:{web.port}/", "content-length: 3")
-        answers = await asyncio.gather(running.asks(head), running.asks(body))
-    assert [status(each) for each in answers] == [408, 408]
+        waiting = [asyncio.create_task(running.asks(each)) for each in (head, body)]
+        await until(lambda: running.read_bytes == len(head + body))
+        await clock.passes_until(lambda: all(each.done() for each in waiting))
+        assert [status(await each) for each in waiting] == [408, 408]
     assert sorted(running.refused) == [("", 408), (API, 408)]
 
 
-async def test_idle_connection_without_a_request_ends_silently(certificates: Certificates) -> None:
-    async with site() as web, proxy(certificates, web.port, idle_seconds=1.5) as running:
-        kept = get(f"http://api.localhost:{web.port}/").replace(b"connection: close\r\n", b"")
-        answers = await asyncio.gather(running.asks(b""), running.asks(kept))
-    assert [len(each.split(b"HTTP/1.1")) - 1 for each in answers] == [0, 1]
+async def test_idle_connection_without_a_request_ends_silently(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        site() as web,
+        proxy(certificates, web.port) as running,
+        RawClient.connected(running.port) as unused,
+        RawClient.connected(running.port) as kept,
+    ):
+        await kept.send(get(f"http://api.localhost:{web.port}/").replace(b"connection: close\r\n", b""))
+        assert status(await kept.head()) == 200
+        assert await kept.exactly(2) == b"ok"
+        clock = LoopClock(monkeypatch)
+        waiting = [asyncio.create_task(each.rest()) for each in (unused, kept)]
+        await clock.passes_until(lambda: all(each.done() for each in waiting))
+        assert [await each for each in waiting] == [b"", b""]
     assert running.refused == []
 
 
-async def test_tunnel_that_ends_with_its_time_is_reported(certificates: Certificates) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
+async def test_tunnel_that_ends_with_its_time_is_reported(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent(b"\x16")  # the first byte of a TLS handshake
     async with (
-        raw_site(silent) as web,
-        proxy(certificates, web.port, idle_seconds=1.5) as running,
+        raw_site(silent.serve) as web,
+        proxy(certificates, web.port) as running,
         RawClient.connected(running.port) as client,
     ):
+        clock = LoopClock(monkeypatch)
+        waiting = asyncio.create_task(client.tunnel(f"api.localhost:{web.port}", running.inside, API))
+        await silent.asked.wait()
+        await clock.passes_until(waiting.done)
         with pytest.raises((ssl.SSLError, OSError)):
-            await client.tunnel(f"api.localhost:{web.port}", running.inside, API)
+            await waiting
     assert running.refused == [(API, 504)]
 
 
-async def test_endless_answer_ends_with_the_time_of_its_connection(certificates: Certificates) -> None:
+async def test_endless_answer_ends_with_the_time_of_its_connection(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -669,8 +723,16 @@ async def test_endless_answer_ends_with_the_time_of_its_connection(certificates:
             writer.write(b"x")
             await asyncio.sleep(0.01)
 
-    async with raw_site(endless) as web, proxy(certificates, web.port, seconds=2.0) as running:
-        assert (await running.asks(get(f"http://api.localhost:{web.port}/"))).startswith(b"HTTP/1.1 200")
+    async with (
+        raw_site(endless) as web,
+        proxy(certificates, web.port, idle_seconds=1e6, seconds=60.0) as running,
+        RawClient.connected(running.port) as client,
+    ):
+        await client.send(get(f"http://api.localhost:{web.port}/"))
+        assert status(await client.head()) == 200
+        clock = LoopClock(monkeypatch)
+        waiting = asyncio.create_task(client.rest())
+        await clock.passes_until(waiting.done)
     assert running.refused == [(API, 504)]
 
 
