@@ -57,6 +57,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the programs that tests start have their temporary files in a folder that pytest removes.
+
+    OGX, for example, writes its configuration to one, and leaves it there if a signal ends it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def only_loopback() -> Iterator[None]:
     """Fails a test that would reach something beyond the loopback, though the code has dealt with being refused."""
