@@ -38,7 +38,7 @@ from .sqlite_pubsub import SqliteNotifications
 from .sqlite_reserve import Reserve
 from .sqlite_search import SqliteSearch
 from .sqlite_threads import ReadHandler, WriteHandler, key_list
-from .thread_pool import ThreadPool, ThreadTask, job_of
+from .thread_pool import Room, ThreadPool, ThreadTask, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
 _VALUE: Final = "value"
@@ -94,6 +94,9 @@ _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
 _FREEING_BYTES: Final = 4096
 """Bytes that a commit which frees room may write."""
+_PRECEDING_BYTES: Final = 1024
+_MOVING_BYTES: Final = 64 * 1024
+"""Bytes that a commit which precedes a deletion may write, and how many of them only while the reserve is whole."""
 
 
 class SqliteRecords:
@@ -157,10 +160,10 @@ class SqliteRecords:
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         measure = partial(_measured, ops, conditions)
-        writes, woken, keys, size, frees = await in_thread(measure) if len(ops) > _MANY else measure()
+        writes, woken, keys, size, room = await in_thread(measure) if len(ops) > _MANY else measure()
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
-        job.keys, job.frees = keys, frees
+        job.keys, job.room = keys, room
         if self._waits_for_disk or len(writes) + len(conditions) > _INLINE_ROWS:
             self._writer.put(job)
         else:
@@ -201,7 +204,7 @@ class SqliteRecords:
     async def sweep(self, now: float) -> int:
         # Servers call this when they start: a store that is only written by a command needs no reserve.
         job = job_of(partial(_sweep, now, self._reserve))
-        job.frees = True
+        job.room = Room.USED
         self._writer.put(job)
         swept: int = await job.future
         return swept
@@ -263,21 +266,34 @@ def _free_bytes(folder: Path) -> int:
 
 def _measured(
     ops: Sequence[Op], conditions: Sequence[Condition]
-) -> tuple[list[Write], list[str], list[str], int, bool]:
-    """Return what a commit writes, notifies and replaces, about how many bytes it writes, and if it frees room.
+) -> tuple[list[Write], list[str], list[str], int, Room]:
+    """Return what a commit writes, notifies and replaces, about how many bytes it writes, and what room it may use.
 
     What may be replaced are the keys that are written in any case, and that need not be absent.
-
-    A commit frees room if it writes little, and deletes at least as many rows as it writes or precedes a deletion.
     """
     writes = writes_of(ops)
     written = [len(write.value) for write in writes if not isinstance(write, Delete)]
-    deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.uses_reserve for op in ops)
-    frees = deletes and sum(written) <= _FREEING_BYTES
     size = _ROW_BYTES * len(writes) + sum(written)
     absent = {each.key for each in conditions if isinstance(each, VersionIs) and each.version is None}
     replaced = [write.key for write in writes if not isinstance(write, Ensure) and write.key not in absent]
-    return writes, woken_by(ops), replaced, size, frees
+    return writes, woken_by(ops), replaced, size, _room_for(ops, len(writes), written)
+
+
+def _room_for(ops: Sequence[Op], writes: int, written: Sequence[int]) -> Room:
+    """Return what room a commit may use: that of the reserve, if it deletes as much as it writes, or precedes that.
+
+    What precedes deletions must leave them the most of it, however many such commits there are.
+
+    Args:
+        writes: the number of rows that it writes or deletes.
+        written: the bytes of each that it writes.
+    """
+    size = sum(written)
+    if 2 * len(written) <= writes and size <= _FREEING_BYTES:
+        return Room.USED
+    if size > _MOVING_BYTES or not any(isinstance(op, Put) and op.uses_reserve for op in ops):
+        return Room.FREE
+    return Room.USED if size <= _PRECEDING_BYTES else Room.WHOLE
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from ..core.json_blocks import dumps
 from ..logs import get_logger
 from .records import Conflict
 from .sqlite_connection import WAL_BYTES, SqliteFile, full_disk, lacks_room
-from .thread_pool import ThreadTask
+from .thread_pool import Room, ThreadTask
 
 logger = get_logger(__name__)
 
@@ -166,7 +166,7 @@ class WriteHandler:
         except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             if begun and len(jobs) > 1:
                 return False
-            if lacks_room(error) and all(job.frees for job in jobs):
+            if lacks_room(error) and all(self._may_use_reserve(job) for job in jobs):
                 self._free(jobs)
             else:
                 self._file.fail(jobs, error)
@@ -177,9 +177,12 @@ class WriteHandler:
         with contextlib.suppress(Exception):  # the transaction meets the same error, and reports it
             self._file.connection()
             if self._file.reserve.is_used() and not self._file.reserve.fill():
-                self._file.fail([job for job in jobs if not job.frees], full_disk())
-                return [job for job in jobs if job.frees]
+                self._file.fail([job for job in jobs if job.room is not Room.USED], full_disk())
+                return [job for job in jobs if job.room is Room.USED]
         return jobs
+
+    def _may_use_reserve(self, job: ThreadTask[sqlite3.Connection]) -> bool:
+        return job.room is Room.USED or (job.room is Room.WHOLE and not self._file.reserve.is_used())
 
     def _free(self, jobs: Sequence[ThreadTask[sqlite3.Connection]]) -> None:
         """Run jobs that free room on a full disk."""

@@ -11,12 +11,27 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from queue import Empty as NothingWaits
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ..concurrency.offloading import in_thread
 from ..concurrency.share import Share, current_share
+
+
+class Room(Enum):
+    """What room a commit may use on a full disk.
+
+    Attributes:
+        FREE: none.
+        WHOLE: the reserve for deletions, as long as it is whole.
+        USED: also what is left of it.
+    """
+
+    FREE = 0
+    WHOLE = 1
+    USED = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +43,7 @@ class ThreadTask[C]:
         future: waits for the outcome.
         size: bytes that a commit writes, and, once they were looked up, those that it replaces or deletes.
         keys: the records that it writes or deletes, as long as their stored size was not looked up.
-        frees: whether a commit frees room.
+        room: what room a commit may use on a full disk.
         share: that of the user who made the call.
         turn: when the turn of a commit is, in virtual time; 0 before it was determined.
     """
@@ -37,7 +52,7 @@ class ThreadTask[C]:
     future: asyncio.Future[Any]
     size: int = 0
     keys: Sequence[str] = ()
-    frees: bool = False
+    room: Room = Room.FREE
     share: Share = field(default_factory=current_share)
     turn: float = field(default=0.0, init=False)
     result: Any = field(default=None, init=False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import sqlite3
 import subprocess
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -75,7 +78,8 @@ def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3,
     first = wire.create(model=MODEL, input=[{"role": "user", "content": shown}])
     second = wire.create(model=MODEL, input="two", previous_response_id=first["id"])
     other = wire.create(model=MODEL, input="three")
-    talks = [conversation(wire, [f"{name} {number}" for number in range(5)]) for name in ("first", "second")]
+    looked_at = wire.create(model=MODEL, input="look")
+    talks = [conversation(wire, [f"{name} {number}" for number in range(5)]) for name in ("first", "second", "third")]
     pack(stack, bucket)
     [packed] = bucket.objects.values()
     assert len(packed) > 60_000
@@ -91,6 +95,7 @@ def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3,
     assert asked["content"][0]["image_url"] == image
 
     check_conversation(wire, talks[0])
+    check_page_and_command(stack, wire, looked_at["id"], tmp_path)
 
     bucket.kill()
     for url in (f"/conversations/{talks[1]}/items", f"/conversations/{talks[1]}"):
@@ -103,6 +108,10 @@ def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3,
     assert wire.http.get(f"/responses/{third['id']}").status_code == 200
     assert wire.http.delete(f"/responses/{other['id']}").status_code == 200
     assert wire.http.get(f"/responses/{other['id']}").status_code == 404
+    run(stack, tmp_path, "delete", "--owner", "", "--yes")
+    assert wire.listed() == []
+    assert wire.http.get(f"/conversations/{talks[2]}").status_code == 404
+    assert keys_of_chains(stack) == []
 
 
 def conversation(wire: Wire, texts: list[str]) -> str:
@@ -126,10 +135,35 @@ def check_conversation(wire: Wire, conversation_id: str) -> None:
     assert len(wire.http.get(items).json()["data"]) == 4 + 2
 
 
+def check_page_and_command(stack: LiveStack, wire: Wire, response_id: str, folder: Path) -> None:
+    """Look at a packed response as the page does, and at how full the store is."""
+    packed = keys_of_chains(stack)
+    listed = wire.http.get("/ui/responses").json()
+    assert response_id in {each["id"] for each in listed["data"]}
+    assert keys_of_chains(stack) == packed
+    shown = wire.http.get(f"/ui/responses/{response_id}")
+    assert (shown.status_code, response_id in shown.text) == (200, True), shown.text
+    assert len(keys_of_chains(stack)) == len(packed) - 1
+    partition, *_ = [json.loads(line) for line in run(stack, folder, "partitions", "--json").splitlines()]
+    assert partition["state"] == "ok"
+
+
+def keys_of_chains(stack: LiveStack) -> list[str]:
+    """Return the keys of the rows of packed chains."""
+    with closing(sqlite3.connect(stack.state_dir / "responses.db")) as database:
+        return [key for [key] in database.execute("SELECT key FROM records WHERE key LIKE 'co/%' ORDER BY key")]
+
+
+def run(stack: LiveStack, folder: Path, *arguments: str) -> str:
+    """Run a command, and return what it prints."""
+    command = [str(Path(sys.executable).with_name("llama-stack-responses")), *arguments]
+    config = ["--config", str(folder / "config.yaml")]
+    return subprocess.run([*command, *config], check=True, env=stack._env, text=True, stdout=subprocess.PIPE).stdout
+
+
 def backup(stack: LiveStack, folder: Path) -> dict[str, bytes]:
     """Return the rows of a backup."""
     target = folder / "saved"
-    command = [str(Path(sys.executable).with_name("llama-stack-responses")), "backup", str(target)]
-    subprocess.run([*command, "--config", str(folder / "config.yaml")], check=True, env=stack._env)
+    run(stack, folder, "backup", str(target))
     with target.open("rb") as file:
         return {row.key: row.value for row in read_backup(file)}

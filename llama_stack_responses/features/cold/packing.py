@@ -32,6 +32,7 @@ from ...store.merged_records import MergedRecords
 from ...store.records import (
     Condition,
     Delete,
+    NoRoom,
     Op,
     Put,
     Record,
@@ -247,7 +248,7 @@ class Packing(Periodic):
         self._conversations = Conversations(records, self._decoder)
         self.shares = Shares(records)
         self._collected, self._waits = "", False
-        self._silent = list[ApiError]()
+        self._silent, self._full = list[ApiError](), set[int]()
         self._is_idle = False
         self._tidy_at = -inf
 
@@ -258,6 +259,7 @@ class Packing(Periodic):
             ApiError: 503, the store or the object store does not answer.
         """
         self._silent.clear()
+        self._full.clear()
         await self._tidy()
         await self._pack()
         if self._silent:
@@ -265,14 +267,20 @@ class Packing(Periodic):
             raise self._silent[0]
 
     @contextmanager
-    def _for_others(self) -> Iterator[None]:
-        """Go on behind this with other partitions if one does not answer; note that there is such a one."""
+    def _for_others(self, number: int | None = None) -> Iterator[None]:
+        """Go on behind this with other partitions if one does not answer, or is full; note that there is such a one.
+
+        Args:
+            number: the partition, of which nothing more is packed if it is full.
+        """
         try:
             yield
         except ObjectsAway:
             raise
         except ApiError as error:
             self._silent.append(error)
+            if isinstance(error, NoRoom) and number is not None:
+                self._full.add(number)
 
     def _pause(self, seconds: float) -> float:
         """Return how long to pause: longer if the responses that wait would be packed again, and still be too few."""
@@ -299,6 +307,8 @@ class Packing(Periodic):
         async for window in self._candidates.within(span, oldest):
             own = set(await self.shares.own())
             for chains in _groups(window.chains):
+                if span.partition in self._full:
+                    return
                 mine = [each for each in chains if self.shares.of_key(*_found_by(each)) in own]
                 async with half_of_the_time():
                     for chain in await self._packed(span.partition, mine):
@@ -313,6 +323,8 @@ class Packing(Periodic):
     async def _pack_conversations(self, span: Span, oldest: str, pending: _Object) -> None:
         """Pack the idle conversations in a range together with what is pending, to which the rest of them is added."""
         async for unit in self._conversations.within(span, oldest):
+            if span.partition in self._full:
+                return
             async with half_of_the_time():
                 pending.add(await in_thread(_pack, unit))
                 if pending.size >= self._object_bytes:
@@ -353,7 +365,8 @@ class Packing(Periodic):
         size, own = pending.size, set(await self.shares.own())
         of_tags = await in_thread(self._by_tag, pending.taken(), own)
         name, parts = await self._begin(of_tags)
-        there = [taking(some) for tag, some in of_tags.items() if tag % self._records.partitions in parts]
+        usable = set(parts) - self._full
+        there = [taking(some) for tag, some in of_tags.items() if tag % self._records.partitions in usable]
         if not there:
             return
         placed = defaultdict[int, list[_Placed]](list)
@@ -386,7 +399,9 @@ class Packing(Periodic):
         later, count, items = await self._records.now() + self._keep_seconds, 0, 0
         for number, chains in placed.items():
             for some in batched(taking(chains), _COMMITTED):
-                with self._for_others():
+                if number in self._full:
+                    break
+                with self._for_others(number):
                     are_out = await self._commit(number, some, later)
                     taken = [each.unit for each, is_out in zip(some, are_out, strict=True) if is_out]
                     count += sum(len(unit.orders) for unit in taken)

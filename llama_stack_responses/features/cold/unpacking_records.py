@@ -219,7 +219,10 @@ class UnpackingRecords(WrappedRecords):
 
 
 class _Reader(UnpackingRecords):
-    """Reads packed chains where they are. The names of their contents are theirs alone, so they are found by these."""
+    """Reads packed chains where they are. The names of their contents are theirs alone, so they are found by these.
+
+    Reading a response takes no range, so a range brings back what it has.
+    """
 
     def __init__(self, records: Records, bringing: Bringing) -> None:
         super().__init__(records, bringing)

@@ -131,6 +131,52 @@ def test_deletion_is_written_to_the_audit_log_on_full_disk(tmp_path: Path) -> No
     on_small_disk(tmp_path, body)
 
 
+def test_what_precedes_deletions_leaves_them_most_of_the_reserve(tmp_path: Path) -> None:
+    body = """
+    from llama_stack_responses.store.sqlite_reserve import LEAST_BYTES
+    for number in range(12):
+        await records.commit([Put(f"k/{number:02}", BIG)])
+    await records.close()
+    fill()
+    for number in range(1_000):
+        try:
+            await records.commit([Put(f"p/{number:04}", BIG[:30_000], uses_reserve=True)])
+        except ApiError as error:
+            assert "full" in error.message
+            break
+    assert 10 < number < 120, number
+    assert (FOLDER / "records.db-reserve").stat().st_size > LEAST_BYTES - 2**20
+    await records.commit([Put("lease", b"x", uses_reserve=True)])
+    await records.commit([Delete(f"k/{number:02}") for number in range(12)])
+    await records.commit([Put("p/last", BIG[:30_000], uses_reserve=True)])
+    await records.commit([Put("new", BIG)])
+    """
+    on_small_disk(tmp_path, body)
+
+
+def test_idle_responses_are_packed_on_full_disk(tmp_path: Path) -> None:
+    """Without a WAL that has room in itself, as after a start."""
+    body = """
+    from llama_stack_responses.features.cold.packing import Packing
+    from tests.contract.conversations import CREATED
+    from tests.support.cold import AFTER, ColdStore, in_folder
+    cold = ColdStore(records, in_folder(FOLDER.parent), lambda: CREATED)
+    for _ in range(30):
+        made = response(assistant(os.urandom(10_000).hex()))
+        await cold.archive.save(made, owner=Owner("ada"), base=None, input_items=[])
+    await records.close()
+    fill()
+    await refused(records, 2000)
+    packing = Packing(records, cold.objects, AFTER, least_bytes=1, keep_seconds=0)
+    await packing.work()
+    assert len(await cold.packed()) == 30
+    await packing.release()
+    await records.commit([Put("new", BIG[:20_000])])
+    assert await cold.archive.load(made["id"])
+    """
+    on_small_disk(tmp_path, body)
+
+
 def test_reserve_is_not_used_by_additions_between_deletions(tmp_path: Path) -> None:
     body = """
     for number in range(20):
