@@ -10,13 +10,16 @@ The format is read by all later versions: `tests/contract/golden/` has a file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from struct import Struct
 from typing import BinaryIO, Final
 
-from ..core.errors import bad_request
+from ..core.errors import ApiError, bad_request
 from .records import Put
+
+DAMAGED: Final = "!damaged/"
+"""The prefix of rows that name what a backup lacks, since it is damaged. They are in no store."""
 
 _MAGIC: Final = b"llama-stack-responses backup 1\n"
 _HEAD: Final = Struct(">HdQ")
@@ -24,6 +27,18 @@ _COUNT: Final = Struct(">Q")
 _DIGEST_BYTES: Final = 32
 _VALUE_BYTES: Final = 2**30
 """Maximum bytes of a value."""
+
+
+class Incomplete(ApiError):  # noqa: N818 - as `ApiError`, it is an answer
+    """A snapshot has yielded all rows except those of damaged objects.
+
+    Attributes:
+        lacks: the ids of the responses and conversations of which it lacks something.
+    """
+
+    def __init__(self, lacks: Sequence[str]) -> None:
+        super().__init__(500, f"What is packed of these is damaged: {', '.join(lacks)}.")
+        self.lacks = lacks
 
 
 class BackupWriter:

@@ -9,8 +9,8 @@ from hashlib import blake2b
 from itertools import batched
 from typing import BinaryIO, Final, NamedTuple, Self
 
-from .backup_format import read_backup
-from .records import Put
+from .backup_format import DAMAGED, read_backup
+from .records import Put, after_prefix
 
 _DIGEST_BYTES: Final = 16
 _AT_ONCE: Final = 500
@@ -27,6 +27,7 @@ _ADD_NEW: Final = (
 )
 _ROWS: Final = "SELECT key, was, is_now, place, size, expires_at FROM rows WHERE phase = ? ORDER BY key"
 _REMOVED: Final = "SELECT key, was FROM rows WHERE is_now IS NULL ORDER BY key"
+_DAMAGED: Final = "SELECT key FROM rows WHERE key >= ? AND key < ? AND is_now IS NOT NULL ORDER BY key"
 _ONE: Final = "SELECT key, was, is_now, place, size, expires_at FROM rows WHERE key = ? AND is_now IS NOT NULL"
 
 
@@ -114,6 +115,11 @@ class BackupIndex:
         """Return a row of the backup; None if it lacks it."""
         found = self._rows.execute(_ONE, (key,)).fetchone()
         return Indexed(*found) if found else None
+
+    def lacks(self) -> list[str]:
+        """Return the ids of what the backup lacks since it was damaged."""
+        found = self._rows.execute(_DAMAGED, (DAMAGED, after_prefix(DAMAGED)))
+        return [key.removeprefix(DAMAGED) for [key] in found]
 
     def value(self, row: Indexed) -> bytes:
         """Return the value of a row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +16,10 @@ from ...commands.progress import ProgressLine
 from ...commands.tables import print_fields
 from ...config import ResponsesConfig
 from ...core.errors import ApiError
-from ...store.backup_format import BackupWriter, read_backup
+from ...store.backup_format import DAMAGED, BackupWriter, Incomplete, read_backup
 from ...store.backup_index import BackupIndex
 from ...store.kept_secret import KEPT_SECRET
-from ...store.records import Records, Snapshots
+from ...store.records import Put, Records, Snapshots
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
 from .restoring import OWN, PHASES, Manner, Restoring
 
@@ -37,21 +38,34 @@ def backup(arguments: Namespace) -> None:
             raise CommandError("This store cannot be backed up.")
         with standard_output() if piped else new_file(target) as file:
             writer = BackupWriter(file)
-            with ProgressLine("rows saved") as progress:
-                async with aclosing(records.snapshot()) as batches:
-                    async for rows in batches:
-                        for row in rows:
-                            # The secret would open what is sealed in the backup.
-                            if row.key != KEPT_SECRET:
-                                writer.add(row)
-                        progress.add(len(rows))
+            lacks = await _write_all(records, writer)
+            for each in lacks:
+                writer.add(Put(f"{DAMAGED}{each}", b""))
             writer.end()
-        fields = {"file": str(target), "rows": writer.rows, "bytes": writer.size}
+        fields = {"file": str(target), "rows": writer.rows - len(lacks), "bytes": writer.size}
         print_fields(fields, as_json=arguments.json, file=sys.stderr if piped else None)
+        if lacks:
+            raise CommandError(f"The backup has all but what is damaged in the object store of: {', '.join(lacks)}.")
 
     if not piped:
         refuse_existing(target)
     with_store(arguments, work)
+
+
+async def _write_all(records: Snapshots, writer: BackupWriter) -> Sequence[str]:
+    """Write all rows; return the ids of the responses and conversations of which damaged content is missing."""
+    with ProgressLine("rows saved") as progress:
+        try:
+            async with aclosing(records.snapshot()) as batches:
+                async for rows in batches:
+                    for row in rows:
+                        # The secret would open what is sealed in the backup.
+                        if row.key != KEPT_SECRET:
+                            writer.add(row)
+                    progress.add(len(rows))
+        except Incomplete as error:
+            return error.lacks
+    return []
 
 
 def restore(arguments: Namespace) -> None:
@@ -95,6 +109,11 @@ def _read(index: BackupIndex, since: Path | None) -> None:
             with since.open("rb") as earlier:
                 index.add_earlier(read_backup(earlier))
         index.read(PHASES)
+        if since is not None and (lacks := index.lacks()):
+            raise CommandError(
+                f"The backup lacks what was damaged of {', '.join(lacks)}, which --since would delete: repair or "
+                "delete them there, and make another backup."
+            )
     except ApiError as error:
         raise CommandError(error.message) from error
 

@@ -18,6 +18,7 @@ from ...commands.progress import ProgressLine
 from ...core.ids import tag_of
 from ...core.statuses import ENDED_BATCH, UNFINISHED
 from ...store import codec
+from ...store.backup_format import DAMAGED
 from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
 from ...store.history_nodes import parent_of
@@ -172,6 +173,8 @@ class Restoring:
         for row in self._index.rows(phase):
             if row.expires_at is not None and row.expires_at <= now:
                 counts.expired += 1
+            elif row.key.startswith(DAMAGED):
+                continue
             elif row.key.startswith(OUTBOX):
                 self._notes.append(row)
                 counts.left += 1

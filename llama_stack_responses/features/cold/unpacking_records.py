@@ -11,6 +11,8 @@ from typing import Final
 from ...core.errors import ApiError
 from ...core.lru_cache import LruCache
 from ...core.owner import Owner
+from ...store.backup_format import Incomplete
+from ...store.codec import UnreadableError
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
 from ...store.decoder import Decoder
@@ -29,6 +31,7 @@ from ...store.records import (
     after_prefix,
     bytes_of,
     committed,
+    pages_of,
     until,
 )
 from ...store.wrapped import WrappedRecords
@@ -203,19 +206,39 @@ class UnpackingRecords(WrappedRecords):
 
         Raises:
             ApiError: 503, the store or the object store does not answer, or the store cannot be read like this.
+            Incomplete: chains are damaged; all else was yielded.
         """
+        damaged = dict[Place, Chain]()
         async for rows in self._paged.snapshot():
             yield [row for row in rows if not own_rows(row.key) and place_of(row.key, Record(row.value, 1)) is None]
             for row in rows:
                 if row.key.startswith(CHAINS):
-                    async for unpacked in self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1))):
-                        yield unpacked
+                    place, chain = Place.of(row.key), Chain.decode(Record(row.value, 1))
+                    try:
+                        async for unpacked in self._unpacked(place, chain):
+                            yield unpacked
+                    except UnreadableError:
+                        damaged[place] = chain
+        if damaged:
+            raise Incomplete(await self._ids_of(damaged))
 
     async def _unpacked(self, place: Place, chain: Chain) -> AsyncGenerator[Sequence[Put]]:
         _, ops = restored(chain, await self._bringing.rows(place, chain))
-        yield [op for op in ops if isinstance(op, Put)]
-        for number in range(1, len(chain.parts) + 1):
+        parts = range(1, len(chain.parts) + 1)
+        if len(parts) > 1:
+            for number in parts:
+                await self._bringing.part(place, chain, number)  # all or nothing is in a backup
+        for number in parts:
             yield [Put(*await self._bringing.part(place, chain, number))]
+        yield [op for op in ops if isinstance(op, Put)]
+
+    async def _ids_of(self, chains: Mapping[Place, Chain]) -> list[str]:
+        """Return the ids of the responses and of the conversations of chains."""
+        items = {key for chain in chains.values() for key in chain.rows if key.startswith(ITEMS)}
+        found = {key.split("/")[1] for key in items}
+        async for rows in pages_of(self._records, "r/"):
+            found |= {key.removeprefix("r/") for key, record in rows if place_of(key, record) in chains}
+        return sorted(found)
 
 
 class _Reader(UnpackingRecords):
