@@ -858,14 +858,17 @@ async def test_batch_is_cancelled_while_its_file_is_checked(
     assert (ended["status"], ended["request_counts"]["total"], ended["error_file_id"]) == ("cancelled", 0, None)
 
 
-async def test_lines_of_a_slow_model_do_not_hold_those_of_others(records: Records, clock: Clock) -> None:
+async def test_lines_of_a_slow_model_do_not_hold_those_of_others(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LineReader.page, "__defaults__", (20,))
     server = Server(records, clock, ahead=3)
     # More lines than a page of the input has.
-    batch_id = await server.create(*["slow"] * 260, *["m"] * 5, "slow", "m")
+    batch_id = await server.create(*["slow"] * 24, *["m"] * 5, "slow", "m")
     async with server.working():
         await until(lambda: len(server.responses.waiting) == 6)
         waiting = sorted(server.responses.waiting)  # they begin together
-        slow = [each for each in waiting if Line.of_response(each).number <= 260]  # type: ignore[union-attr]
+        slow = [each for each in waiting if Line.of_response(each).number <= 24]  # type: ignore[union-attr]
         async with asyncio.timeout(60):
             while (await server.object(batch_id))["request_counts"]["completed"] < 6:
                 for each in [each for each in server.responses.waiting if each not in slow]:
@@ -874,9 +877,9 @@ async def test_lines_of_a_slow_model_do_not_hold_those_of_others(records: Record
         assert sorted(server.responses.waiting) == slow
         assert (await server.batches.find(OF, batch_id)).line <= 4  # type: ignore[union-attr]
         ended = await server.ended(batch_id)
-    assert ended["request_counts"] == {"total": 267, "completed": 267, "failed": 0}
-    assert list(server.lines(ended["output_file_id"])) == [f"line-{number}" for number in range(1, 268)]
-    assert len(server.responses.begun) == 267
+    assert ended["request_counts"] == {"total": 31, "completed": 31, "failed": 0}
+    assert list(server.lines(ended["output_file_id"])) == [f"line-{number}" for number in range(1, 32)]
+    assert len(server.responses.begun) == 31
 
 
 async def test_lines_of_a_failing_model_do_not_hold_those_of_others(records: Records, clock: Clock) -> None:
