@@ -55,7 +55,7 @@ class EventFollower:
         """Wait until the response has ended on any server, or this server closes."""
         with self._notifier.subscribe(response_id) as subscription:
             while not self._closing:
-                if await self._jobs.find(response_id) is None:
+                if await self._jobs.find_replicated(response_id) is None:
                     return
                 await subscription.wait(self._intervals.poll_seconds)
 

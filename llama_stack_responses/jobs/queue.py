@@ -49,10 +49,10 @@ from ..store.records import (
     after_prefix,
     apply_noted,
     committed,
+    find_replicated,
     pages_in,
     pages_of,
     range_in,
-    read_replicated,
 )
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
@@ -429,9 +429,7 @@ class JobQueue:
         Raises:
             ApiError: as from `read_replicated`.
         """
-        return await read_replicated(
-            self._records, response_id, partial(self.find, response_id), lambda job: job is None
-        )
+        return await find_replicated(self._records, response_id, partial(self.find, response_id))
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import ApiError
+from ..core.ids import new_id
 from ..core.json_blocks import ordered_blocks, ordered_dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
@@ -23,7 +24,7 @@ from ..core.types import Json
 from ..store import codec
 from ..store.content_names import Hasher
 from ..store.placement import ONE_PARTITION, Placement
-from ..store.records import Put, Records, VersionIs
+from ..store.records import Put, Records, VersionIs, read_replicated
 
 _LIFETIME_SECONDS: Final = 86_400.0
 """Seconds for which a key is valid."""
@@ -90,7 +91,11 @@ class IdempotencyKeys:
         Raises:
             ApiError: 409, the key was used for another request.
         """
-        found = await self._records.get_many(list(dict.fromkeys([claim.row, claim.name])))
+        rows = list(dict.fromkeys([claim.row, claim.name]))
+        # A key that a primary has alone may be lost, with its response: then it is free.
+        found = await read_replicated(
+            self._records, new_id("resp", claim.tag), lambda: self._records.get_many(rows), bool
+        )
         record = found.get(claim.row) or found.get(claim.name)
         if record is None:
             return None

@@ -233,20 +233,21 @@ class ResponseReader:
         """
         check_response_id(response_id, "response_id")
 
-        async def load() -> StoredResponse | RunningResponse:
+        async def load() -> StoredResponse | RunningResponse | None:
             response = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
             # It may have ended between the two reads.
             response = response or await self._archive.load(response_id, hold)
-            if response is None:
-                raise not_found(response_id)
-            self.check_access(response_id, response.owner, action)
+            if response:
+                self.check_access(response_id, response.owner, action)
             return response
 
-        def needs_replicas(response: StoredResponse | RunningResponse) -> bool:
-            # What a worker has just written could still be lost with one server of the store.
-            return action == "read" and bool(response.response.get("background"))
+        def needs_replicas(response: StoredResponse | RunningResponse | None) -> bool:
+            # What a worker has just written could still be lost with one server of the store, and so could a deletion.
+            return response is None or (action == "read" and bool(response.response.get("background")))
 
         response = await self._archive.read_replicated(response_id, load, needs_replicas)
+        if response is None:
+            raise not_found(response_id)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
     async def is_packed(self, response_id: str, action: Action) -> bool:

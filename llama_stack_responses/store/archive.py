@@ -45,6 +45,7 @@ from .records import (
     Records,
     VersionIs,
     committed,
+    find_replicated,
     partitions_of,
     read_replicated,
 )
@@ -350,6 +351,9 @@ class Archive:
         found = await self._records.packed(response_id) if isinstance(self._records, Moving) else None
         return found[0] if found and found[1] >= self._oldest() else None
 
+    async def _record(self, key: str) -> Record | None:
+        return (await self._records.get_many([key])).get(key)
+
     async def delete(
         self, response_id: str, *, extra_ops: Sequence[Op] = (), conditions: Sequence[Condition] = ()
     ) -> bool:
@@ -370,7 +374,7 @@ class Archive:
         retry = ConflictRetry()
         while True:
             await retry.wait()
-            record = (await self._records.get_many([key])).get(key)
+            record = await find_replicated(self._records, response_id, partial(self._record, key))
             if record is None:
                 return False
             entry = Entry.from_stored(*await self.decoder.decode([record.value]))

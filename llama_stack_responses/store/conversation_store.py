@@ -45,6 +45,7 @@ from .records import (
     after_prefix,
     bytes_of,
     committed,
+    find_replicated,
     pages_of,
 )
 from .retention import Counts
@@ -220,7 +221,7 @@ class ConversationStore:
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """Return the conversation; None if it is unknown or deleted."""
-        head = await self._head(conversation_id)
+        head = await find_replicated(self._records, conversation_id, partial(self._head, conversation_id))
         return head[0] if head else None
 
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
@@ -346,7 +347,8 @@ class ConversationStore:
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
         hasher, retry = Hasher(conversation.owner, tag_of(conversation.id)), ConflictRetry()
-        while location := await self._position(conversation, item_id):
+        find = partial(self._position, conversation, item_id)
+        while location := await find_replicated(self._records, conversation.id, find):
             await retry.wait()
             position, unchanged = location
             row = _row(conversation.id, position)

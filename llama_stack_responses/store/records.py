@@ -428,6 +428,17 @@ async def read_replicated[Found](
             return found
 
 
+async def find_replicated[Found](
+    records: Records, object_id: str, find: Callable[[], Awaitable[Found | None]]
+) -> Found | None:
+    """Return what is found of an object; None only if it does not come back with another server.
+
+    Raises:
+        ApiError: as from `read_replicated`.
+    """
+    return await read_replicated(records, object_id, find, lambda found: found is None)
+
+
 def server_of(records: Records, response_id: str) -> str:
     """Return what `Replicated` says; empty for records without replicas."""
     return records.server_of(response_id) if isinstance(records, Replicated) else ""

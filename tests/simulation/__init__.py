@@ -27,12 +27,18 @@ What must hold (`ledger.py`, checked with each commit, round, call, message and 
 - A webhook is accepted at least once for each end, and always has the same id.
 - Nothing is left of what was deleted, but counters of users and how far sweeps went.
 
+On some stores with partitions, each of these has a primary and a replica that is behind (`part.py`). What a primary has
+is read at once; a commit returns once the replica has it. Primaries die, often just when somebody may have been told of
+a commit: then the replica takes its place, and what it lacks has never been. Two primaries at the same time are not
+simulated. There, also what each response has used is counted once.
+
 A seed decides everything: ids, jitter, delays, faults, and what runs next. The same seed is the same schedule:
 
     make simulate SIMULATION="--seed 1065"      # its trace: who did what when, in virtual time
     make simulate SIMULATION='--seed 102 --bug "missing fence"'     # the same with a bug of `mutations.py`
     make simulate SIMULATION="--from 0 --count 5000"
     make simulate SIMULATION="--from 0 --count 500 --partitions 8"     # on a store with partitions
+    make simulate SIMULATION="--from 0 --count 500 --partitions 8 --failovers"     # whose primaries die
 
 With partitions, a claim that the store applies after a renewal of the same lease cuts that short, until the next one.
 

@@ -26,10 +26,12 @@ def main() -> int:
     options.add_argument("--from", type=int, default=0, dest="first", help="the first of many seeds")
     options.add_argument("--count", type=int, default=1000, help="how many")
     options.add_argument("--partitions", type=int, help="those of the store; else by the seed")
+    options.add_argument("--failovers", action="store_true", help="primaries die; else with some seeds")
     options.add_argument("--bursts", action="store_true", help="only bursts of jobs, in which nothing goes wrong")
     options.add_argument("--bug", choices=MUTATIONS, help="put this bug in")
     given = options.parse_args()
-    run = partial(simulate, partitions=given.partitions, bursts=1.0 if given.bursts else BURSTS)
+    kind = {"partitions": given.partitions, "replicated": given.failovers or None}
+    run = partial(simulate, **kind, bursts=1.0 if given.bursts else BURSTS)
     with mutated(given.bug) if given.bug else nullcontext():
         if given.seed is not None:
             return _replay(given.seed, run)

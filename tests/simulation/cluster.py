@@ -44,10 +44,12 @@ class Cluster:
         notifies: bool,
         features: bool,
         partitions: int,
+        replicated: bool,
     ) -> None:
         self.world, self.faults, self._intervals, self.features = world, faults, intervals, features
         self.ledger, self.files = Ledger(world), SharedFiles()
-        self.store = SharedStore(world, faults, notifies=notifies, partitions=partitions)
+        kinds = {"notifies": notifies, "replicated": replicated}
+        self.store = SharedStore(world, faults, partitions=partitions, **kinds)
         self.store.watchers.append(self.ledger.on_commit)
         self.servers: list[Server] = []
         self._pause = world.random.choice((0.01, 0.2, 1.5))

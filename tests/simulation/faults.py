@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -29,6 +30,8 @@ class Faults:
         streams_cut: probability that a client's stream is cut after a batch.
         model_fails: probability that a round of the model is refused or breaks off.
         receiver_fails: probability that a receiver of webhooks does not accept a message.
+        behind: seconds by which the replica of a partition is behind its primary, at most.
+        failovers: probability that the primary of a partition dies soon after a commit.
         away_until: until then no server reaches the store, in seconds since the epoch.
     """
 
@@ -47,6 +50,8 @@ class Faults:
     streams_cut: float = 0.0
     model_fails: float = 0.0
     receiver_fails: float = 0.0
+    behind: float = 0.0
+    failovers: float = 0.0
     away_until: float = 0.0
 
     @staticmethod
@@ -67,6 +72,14 @@ class Faults:
         faults.restarts = random.choice((0.5, 10.0, 30.0))
         faults.streams_cut, faults.model_fails, faults.receiver_fails = some(0.2), some(0.1), some(0.4)
         return faults
+
+    def with_failovers(self, random: Random, behind: Sequence[float] = (0.1, 1.0, 3.0)) -> Faults:
+        """Return these faults of a store with replicas: some of its primaries die.
+
+        Args:
+            behind: of these, one is how many seconds replicas are behind.
+        """
+        return replace(self, behind=random.choice(behind), failovers=random.choice((0.02, 0.06, 0.15)))
 
     @property
     def any(self) -> bool:

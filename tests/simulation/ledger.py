@@ -6,18 +6,20 @@ A violation is a sentence. The first one decides: what follows it may be its con
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llama_stack_responses.core.statuses import UNFINISHED
+from llama_stack_responses.features.usage.rows import PENDING
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.job import Checkpoint, JobState
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Delete, Ensure, Op, Put, Record
 from llama_stack_responses.stream.events import TERMINAL
+from tests.simulation.part import Undo
 from tests.simulation.store import SharedStore
+from tests.simulation.undoable import Changes, UndoableDict
 from tests.simulation.world import World
 
 type Json = dict[str, Any]
@@ -69,6 +71,7 @@ class Ledger:
         outcomes: the statuses with which responses ended.
         keyed: the response that each Idempotency-Key got.
         seen: the events that clients have seen of each response, by their numbers.
+        used: how often what each response has used was counted.
         lines: how often each line of a batch has ended.
         deliveries: the event and endpoint that each message was for.
         received: the messages that receivers have accepted, by response or batch.
@@ -83,27 +86,45 @@ class Ledger:
     world: World
     workers: dict[str, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
-    created: set[str] = field(default_factory=set)
-    outcomes: dict[str, str] = field(default_factory=dict)
-    keyed: dict[str, str] = field(default_factory=dict)
     seen: dict[str, dict[int, Json]] = field(default_factory=dict)
-    lines: Counter[str] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)
     deliveries: dict[str, tuple[str, str]] = field(default_factory=dict)
     received: dict[str, list[str]] = field(default_factory=dict)
-    items: dict[str, dict[str, int]] = field(default_factory=dict)
-    inputs: dict[tuple[str, int], str] = field(default_factory=dict)
     deleting: set[str] = field(default_factory=set)
     prompts: dict[int, Prompt] = field(default_factory=dict)
     prompt_seconds: float | None = None
     _queued_at: dict[str, float] = field(default_factory=dict)
     _stored_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    _gone: set[str] = field(default_factory=set)
-    _ended: dict[str, float] = field(default_factory=dict)
-    _logs: dict[str, dict[int, Json]] = field(default_factory=dict)
-    _progress: dict[str, Progress] = field(default_factory=dict)
-    _claimed: dict[tuple[str, str], Progress] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
+    _changes: Changes = field(default_factory=Changes)
+    created: UndoableDict[str, None] = field(init=False)
+    outcomes: UndoableDict[str, str] = field(init=False)
+    keyed: UndoableDict[str, str] = field(init=False)
+    used: UndoableDict[str, int] = field(init=False)
+    lines: UndoableDict[str, int] = field(init=False)
+    ends: UndoableDict[str, int] = field(init=False)
+    items: UndoableDict[str, UndoableDict[str, int]] = field(init=False)
+    inputs: UndoableDict[tuple[str, int], str] = field(init=False)
+    _gone: UndoableDict[str, None] = field(init=False)
+    _ended: UndoableDict[str, float] = field(init=False)
+    _logs: UndoableDict[str, UndoableDict[int, Json]] = field(init=False)
+    _progress: UndoableDict[str, Progress] = field(init=False)
+    _claimed: UndoableDict[tuple[str, str], Progress] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # What commits have changed that a server has lost is taken back: the store has never had it.
+        self.created = UndoableDict(self._changes)
+        self.outcomes = UndoableDict(self._changes)
+        self.keyed = UndoableDict(self._changes)
+        self.used = UndoableDict(self._changes)
+        self.lines = UndoableDict(self._changes)
+        self.ends = UndoableDict(self._changes)
+        self.items = UndoableDict(self._changes)
+        self.inputs = UndoableDict(self._changes)
+        self._gone = UndoableDict(self._changes)
+        self._ended = UndoableDict(self._changes)
+        self._logs = UndoableDict(self._changes)
+        self._progress = UndoableDict(self._changes)
+        self._claimed = UndoableDict(self._changes)
 
     def fail(self, what: str) -> None:
         """Note a violation."""
@@ -112,13 +133,14 @@ class Ledger:
 
     # Commits.
 
-    def on_commit(self, who: str, ops: Sequence[Op], store: SharedStore) -> None:
-        """Check a commit before it is applied."""
+    def on_commit(self, who: str, ops: Sequence[Op], store: SharedStore) -> Undo | None:
+        """Check a commit before it is applied; return what takes back what is noted of it."""
         keys = [op.key for op in ops if isinstance(op, Delete) and op.key.startswith("q/")]
         self._taken = {key.rpartition("/")[2] for key in keys}
         for op in ops:
             if isinstance(op, Put | Ensure | Delete) and (check := self._checks.get(op.key.partition("/")[0])):
                 check(self, who, op, store)
+        return self._changes.taken()
 
     def _on_job(self, who: str, op: Op, store: SharedStore) -> None:
         """The row of a job: it is created, claimed, requeued, or deleted with the outcome."""
@@ -128,7 +150,7 @@ class Ledger:
             return  # a pointer to an item, not a job
         if isinstance(op, Delete):
             self._may_write(who, response_id, store, "ends")
-            self._gone.add(response_id)
+            self._gone[response_id] = None
             return
         state = JobState.decode(Record(op.value, 0))
         before = store.get(op.key)
@@ -182,7 +204,7 @@ class Ledger:
     def _on_event(self, who: str, op: Op, store: SharedStore) -> None:
         assert isinstance(op, Put | Ensure | Delete)
         _, response_id, number = op.key.split("/")
-        log = self._logs.setdefault(response_id, {})
+        log = self._logs.setdefault(response_id, UndoableDict(self._changes))
         if isinstance(op, Delete):
             row = store.get(op.key)
             for event in codec.decode(row.value) if row else ():
@@ -212,7 +234,7 @@ class Ledger:
         before = store.get(op.key)
         if before is None and response_id in self.created:
             self.fail(f"{response_id} is stored again after it was deleted")
-        self.created.add(response_id)
+        self.created[response_id] = None
         if status in UNFINISHED:
             if response_id in self.outcomes:
                 self.fail(f"{response_id} goes on after its end")
@@ -224,7 +246,7 @@ class Ledger:
     def _on_key(self, who: str, op: Op, store: SharedStore) -> None:
         """An Idempotency-Key: it is stored with its response."""
         if isinstance(op, Delete):
-            self.keyed.pop(op.key, None)  # its response was refused
+            self.keyed.pop(op.key)  # its response was refused
             return
         if not isinstance(op, Put) or op.key.count("/") > 1:
             return
@@ -234,15 +256,24 @@ class Ledger:
 
     def _on_webhook(self, who: str, op: Op, store: SharedStore) -> None:
         if isinstance(op, Put) and op.key.startswith("wh/e/"):
-            self.ends[op.key.rpartition("/")[2]] += 1
-            if self.ends[op.key.rpartition("/")[2]] > 1:
-                self.fail(f"the end of {op.key.rpartition('/')[2]} is recorded twice")
+            of = op.key.rpartition("/")[2]
+            self.ends[of] = self.ends.get(of, 0) + 1
+            if self.ends[of] > 1:
+                self.fail(f"the end of {of} is recorded twice")
 
     def _on_batch(self, who: str, op: Op, store: SharedStore) -> None:
         if isinstance(op, Put) and op.key.startswith("bt/d/"):
-            self.lines[op.key] += 1
+            self.lines[op.key] = self.lines.get(op.key, 0) + 1
             if self.lines[op.key] > 1:
                 self.fail(f"line {op.key.removeprefix('bt/d/')} ends twice")
+
+    def _on_usage(self, who: str, op: Op, store: SharedStore) -> None:
+        """What a response has used: it is counted once, in another partition."""
+        if isinstance(op, Ensure) and op.key.startswith(PENDING) and store.get(op.key) is None:
+            of = op.key.removeprefix(PENDING).split("/")[1].partition(".")[0]
+            self.used[of] = self.used.get(of, 0) + 1
+            if self.used[of] > 1:
+                self.fail(f"what {of} has used is counted twice")
 
     def _on_item(self, who: str, op: Op, store: SharedStore) -> None:
         """An item of a conversation: each is added once, behind all others, and stays until it is deleted."""
@@ -253,7 +284,7 @@ class Ledger:
             if row and store.get(f"c/{conversation_id}") and codec.decode(row.value)["id"] not in self.deleting:
                 self.fail(f"{who} deletes an item of {conversation_id} that nobody wants deleted: {op.key}")
             return
-        item, added = codec.decode(op.value), self.items.setdefault(conversation_id, {})
+        item, added = codec.decode(op.value), self.items.setdefault(conversation_id, UndoableDict(self._changes))
         if item["id"] in added:
             self.fail(f"{item['id']} is added to {conversation_id} twice")
         elif int(position, 16) != len(added):
@@ -290,6 +321,7 @@ class Ledger:
             "y": Ledger._on_key,
             "wh": Ledger._on_webhook,
             "bt": Ledger._on_batch,
+            "us": Ledger._on_usage,
             "m": Ledger._on_item,
             "p": Ledger._on_lease,
         }

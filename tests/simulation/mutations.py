@@ -6,7 +6,7 @@ be one. No unit of the code notices it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from secrets import token_hex
@@ -23,7 +23,7 @@ from llama_stack_responses.jobs.notifier import Subscription, _end
 from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.jobs.served_partitions import ServedPartitions
 from llama_stack_responses.service import response_writer
-from llama_stack_responses.store import commit_outcome, garbage_collector
+from llama_stack_responses.store import commit_outcome, garbage_collector, partitions
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.conversation_store import ConversationAppend, ConversationStore
@@ -293,6 +293,15 @@ def _forgotten_tag(patch: Patch) -> None:
     patch.setattr(PartitionedRecords, "_parts_of_range", forgets)
 
 
+def _note_of_a_primary(patch: Patch) -> None:
+    """A note of a commit is applied in another partition before replicas have it."""
+
+    async def unreplicated(_: object, of: str, read: Callable[[], Awaitable[Any]], needs: object) -> Any:
+        return await read()
+
+    patch.setattr(partitions, "read_replicated", unreplicated)
+
+
 MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "missing fence": _missing_fence,
     "lost wake-up": _lost_wake_up,
@@ -319,6 +328,7 @@ MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "unseen partition": _unseen_partition,
     "forgotten partition": _forgotten_partition,
     "forgotten tag": _forgotten_tag,
+    "note of a primary": _note_of_a_primary,
 }
 
 

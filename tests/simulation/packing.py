@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, cast
@@ -44,6 +45,8 @@ _OBJECT_BYTES: Final = 4_000
 _CHAINS: Final = 8
 _LONGEST_UPLOAD: Final = 300.0
 """Virtual seconds in which clients may change what is packed."""
+_BEHIND: Final = (1.0, 60.0, 600.0)
+"""Virtual seconds by which replicas are behind at most: long enough that objects are looked at meanwhile."""
 _TALKS: Final = 4
 _KEPT: Final = ("x/", "up/", "oa/", "cp/", "ch/", "p/")
 """Rows that expire, or stay for the owner."""
@@ -51,10 +54,17 @@ _KEPT: Final = ("x/", "up/", "oa/", "cp/", "ch/", "p/")
 
 @dataclass(slots=True)
 class Bucket:
-    """The object store of all servers."""
+    """The object store of all servers.
+
+    Attributes:
+        objects: what it has, by name.
+        sent: the bytes that it has got.
+        missed: what must not be.
+    """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     sent: int = 0
+    missed: list[str] = field(default_factory=list)
 
 
 class RemoteObjects:
@@ -75,7 +85,9 @@ class RemoteObjects:
 
     async def read(self, name: str, at: int, size: int) -> bytes:
         def read() -> bytes:
-            return self._bucket.objects[name][at : at + size]
+            if name not in self._bucket.objects:
+                self._bucket.missed.append(f"an object is read that was deleted: {name}")
+            return self._bucket.objects.get(name, b"")[at : at + size]
 
         return await self._call(read)
 
@@ -176,7 +188,11 @@ class PackingSchedule:
         if calm if calm is not None else random.random() < 0.3:
             self._faults = Faults(longest_call=self._faults.longest_call)
         self._is_calm = not self._faults.any
-        self.store = SharedStore(self.world, self._faults, notifies=False, partitions=random.choice((1, 8)))
+        replicated = bool(seed % 2) and not self._is_calm
+        if replicated:
+            self._faults = self._faults.with_failovers(random, _BEHIND)
+        kinds = {"notifies": False, "replicated": replicated}
+        self.store = SharedStore(self.world, self._faults, partitions=random.choice((1, 8)), **kinds)
         self.store.watchers.append(self._on_commit)
         self.bucket, self.known, self.found = Bucket(), Known(), list[str]()
         self.servers = list[PackingServer]()
@@ -219,8 +235,9 @@ class PackingSchedule:
 
     @property
     def _failed(self) -> list[str]:
-        self.found += self.world.defects
+        self.found += [*self.bucket.missed, *self.world.defects]
         self.world.defects.clear()
+        self.bucket.missed.clear()
         return self.found
 
     @property
@@ -259,6 +276,8 @@ class PackingSchedule:
                 self._on_record(
                     who, op, moves=any(isinstance(each, Delete) and each.key.startswith(CHAINS) for each in ops)
                 )
+        if self.store.replicated and any(isinstance(op, Delete) and op.key.startswith(CHAINS) for op in ops):
+            self.world.after(self.world.random.uniform(0.0, self._faults.behind), self._look)
         if (
             not self._is_calm
             and any(key.startswith((CHAINS, "cp/")) for key in keys)
@@ -266,6 +285,17 @@ class PackingSchedule:
         ):
             [server] = [each for each in self.servers if each.process.name == who]
             store.world.after(store.world.random.uniform(0.0, 2.0), lambda: self._befall(server))
+
+    def _look(self) -> None:
+        """Have a server look for objects without chains, perhaps while replicas lack the commit that took the last."""
+
+        async def look() -> None:
+            with suppress(ApiError, ObjectsAway):
+                await server.packing.collect()
+
+        if self._alive:
+            server = self.world.random.choice(self._alive)
+            server.process.start(look)
 
     def _on_record(self, who: str, op: Put, *, moves: bool) -> None:
         response_id, before = op.key.removeprefix("r/"), self.store.get(op.key)

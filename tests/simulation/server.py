@@ -26,6 +26,9 @@ from llama_stack_responses.features.batches.parts import Parts as BatchParts
 from llama_stack_responses.features.batches.rows import WORK
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
+from llama_stack_responses.features.usage.counting import count
+from llama_stack_responses.features.usage.naming import Bounds
+from llama_stack_responses.features.usage.tables import Tables
 from llama_stack_responses.features.webhooks.deliveries import Deliveries
 from llama_stack_responses.features.webhooks.dispatcher import Dispatcher as WebhookDispatcher
 from llama_stack_responses.features.webhooks.dispatcher import Retries
@@ -46,7 +49,11 @@ from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.idempotency import IdempotencyKeys
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.clock import StoreClock
+from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.ends import AtEnd
 from llama_stack_responses.store.object_events import ObjectEvents
+from llama_stack_responses.store.placement import Placement
+from llama_stack_responses.store.records import partitions_of
 from llama_stack_responses.store.retention import Retention
 from llama_stack_responses.store.sweep_guard import SweepGuard, conversation_guard
 from llama_stack_responses.telemetry.instrumentation import Telemetry
@@ -221,6 +228,10 @@ class Server:
         )
         events.add(partial(recorded_of_object, _KEPT_SECONDS), lambda event: self._webhooks.happened(event.id))
         ends = LineEnds(Tries(_BATCHES.tries, _BATCHES.retry_seconds), self.telemetry)
+        at_end: list[AtEnd] = [ends.ops, partial(recorded, _KEPT_SECONDS)] if features else []
+        self._usage = Tables(self.records, Decoder(), Bounds(10, 10), None) if store.replicated else None
+        if self._usage:
+            at_end.append(partial(count, None, Placement(partitions_of(self.records))))
         pool = WorkerPool(CONFIG.files.pool_limits)
         tools = SimulatedTools(process, ledger, pause)
         dependencies = Dependencies(
@@ -231,11 +242,13 @@ class Server:
             NoModeration(),
             self.telemetry,
             pool,
-            at_end=[ends.ops, partial(recorded, _KEPT_SECONDS)] if features else (),
+            at_end=at_end,
             on_end=[self._batch_work.ended, self._webhooks.ended],
         )
         self.impl = _Service(process, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
         self._webhooks.work_with(self.impl.jobs)
+        if self._usage:
+            self._usage.work_with(self.impl.jobs.watched)
         self._batch_work.parts = BatchParts(
             impl=self.impl,
             inference=None,  # type: ignore[arg-type]
@@ -259,6 +272,7 @@ class Server:
             ClockCheck(clock, intervals),
             ResponseSweeper(archive, clock, guard, interval),
             ConversationSweeper(archive.conversations, rule, clock, talks, interval),
+            *([self._usage] if self._usage else ()),
         ]
         self._features = features
         ledger.workers[self.impl.jobs.foreground.worker] = name

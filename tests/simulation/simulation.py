@@ -9,16 +9,18 @@ import random as random_module
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from llama_stack_responses.config.server_profiles import ServerProfiles
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.usage.rows import DAYS, PENDING, table_of
 from llama_stack_responses.generation import factory
 from llama_stack_responses.intervals import Intervals
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import UNAVAILABLE
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
@@ -43,7 +45,7 @@ _RETAINED_SECONDS: Final = 5 * 86_400.0
 _SWEPT_SECONDS: Final = 200.0
 _WORK: Final = ("j/resp_", "q/", "h/", "k/", "d/", "v/", "o/", "ob/", "g/", "bt/q/", "bt/r/", "bt/t/", "wh/e/", "wh/q/")
 """Rows of work that is not done yet."""
-_KEPT: Final = ("p/", "sw/reached", "sw/conversations", "bt/c/", "wh/c/", "oa/", "up/")
+_KEPT: Final = ("p/", "sw/reached", "sw/conversations", "bt/c/", "wh/c/", "oa/", "up/", "us/")
 """Rows that stay when all that users had is gone: `docs/explanation/storage.md`."""
 
 _POLLED: Final = Intervals(poll_seconds=1.0, event_poll_seconds=1.0, fast_poll_seconds=0.2)
@@ -73,20 +75,34 @@ class Schedule:
     Args:
         seed: decides all of it.
         partitions: how many partitions the store has.
+        replicated: whether they have replicas, and primaries die.
         bursts: the share of the schedules in which nothing goes wrong, and some jobs are queued at almost the same time.
     """
 
-    def __init__(self, seed: int, *, traced: bool = False, partitions: int = 1, bursts: float = BURSTS) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        traced: bool = False,
+        partitions: int = 1,
+        replicated: bool = False,
+        bursts: float = BURSTS,
+    ) -> None:
         self.world = World(seed, traced=traced)
         random = self.world.random
-        self._is_burst = random.random() < bursts
+        self._is_burst = random.random() < bursts and not replicated
         self._faults = Faults(longest_call=random.choice((0.02, 0.1))) if self._is_burst else Faults.draw(random)
+        if replicated:
+            self._faults = self._faults.with_failovers(random)
         notifies = random.random() < 0.7
         features = random.random() < 0.5 and not self._is_burst
         calm = Faults(longest_call=self._faults.longest_call)
         intervals = _POLLED if not notifies else _NOTIFIED if self._faults.any else _TRUSTED
-        kinds = {"notifies": notifies, "features": features}
+        kinds = {"notifies": notifies, "features": features, "replicated": replicated}
         size = random.choice((1, 2, 2, 3))
+        if replicated:
+            # Notes for other partitions are met while replicas lack them.
+            intervals = replace(intervals, partition_look_seconds=1.0, heartbeat_seconds=1.0)
         self.cluster = Cluster(self.world, size, calm, intervals, **kinds, partitions=partitions)
         self.clients = Clients(self.cluster)
         self.talks = Talks(self.clients)
@@ -191,11 +207,24 @@ class Schedule:
             was, now = response["status"], ledger.outcomes.get(response_id)
             if was != now:
                 ledger.fail(f"{response_id} was returned as {was}, and is {now}")
+        self._check_usage()
         for owner in promises.endpoints.values():
             self._check_messages(owner)
         for owner in OWNERS:
             self.clients.start(f"list of {owner.principal}", partial(self.clients.check_list, owner))
         self._await("do not end: ")
+
+    def _check_usage(self) -> None:
+        """Check that what each response has used is counted, once."""
+        ledger, store = self.ledger, self.cluster.store
+        if not store.replicated:
+            return  # it is not counted
+        if uncounted := ledger.outcomes.keys() - ledger.used.keys():
+            ledger.fail(f"what responses have used is not counted: {', '.join(sorted(uncounted))}")
+        rows = [codec.decode(record.value) for record in store.rows(DAYS.prefix).values()]
+        counted = sum(counts["requests"] for table in rows for counts in table_of(table).values())
+        if counted + len(store.rows(PENDING)) != len(ledger.used):
+            ledger.fail(f"the tables of usage have {counted} of {len(ledger.used)} responses")
 
     def _check_messages(self, owner: Owner) -> None:
         """Check that the receiver of an owner has got one event for each end."""
@@ -231,15 +260,27 @@ class Schedule:
             self.ledger.fail(f"rows are left after all was deleted: {', '.join(left)}")
 
 
-def simulate(seed: int, *, traced: bool = False, partitions: int | None = None, bursts: float = BURSTS) -> Outcome:
+def simulate(
+    seed: int,
+    *,
+    traced: bool = False,
+    partitions: int | None = None,
+    replicated: bool | None = None,
+    bursts: float = BURSTS,
+) -> Outcome:
     """Run the schedule of a seed, and return what came of it.
 
     Args:
         partitions: how many partitions the store has; None for one with even seeds, and eight with odd ones.
+        replicated: whether primaries die; None for half of the stores with partitions, by the seed.
         bursts: as of `Schedule`.
     """
-    parts = partitions or (8 if seed % 2 else 1)
-    return outcome_of(seed, lambda: Schedule(seed, traced=traced, partitions=parts, bursts=bursts), traced=traced)
+    kind: dict[str, Any] = {
+        "partitions": partitions or (8 if seed % 2 else 1),
+        "replicated": seed % 4 == 3 if replicated is None else replicated,
+        "bursts": bursts,
+    }
+    return outcome_of(seed, lambda: Schedule(seed, traced=traced, **kind), traced=traced)
 
 
 class Simulated(Protocol):

@@ -15,34 +15,42 @@ from functools import partial
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.commit_deadline import APPLIED_SECONDS
-from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.commit_deadline import APPLIED_SECONDS, TRIES
+from llama_stack_responses.store.layout import OUTBOX
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import (
     UNAVAILABLE,
     Condition,
     Conflict,
+    Delete,
     Op,
     PubSub,
+    Put,
     Record,
     Records,
     Unanswered,
     after_prefix,
     woken_by,
+    writes_of,
 )
 from llama_stack_responses.store.routing import tag_of_key
 from tests.simulation.faults import Faults
+from tests.simulation.part import Part, Pending, Undo
 from tests.simulation.world import Process, World
 
-Watcher = Callable[[str, Sequence[Op], "SharedStore"], None]
-"""Is told who commits what, before the commit is applied, whose conditions hold."""
+Watcher = Callable[[str, Sequence[Op], "SharedStore"], Undo | None]
+"""Is told who commits what, before the commit is applied, whose conditions hold.
+
+It returns what takes back what it has noted, if the commit is lost with a server.
+"""
 
 _TIMEOUT: Final = 1.0
 """Seconds after which a caller gives up at most."""
 
-
-_REMEMBERED_SECONDS: Final = 60.0
-"""Seconds for which the store remembers the ids of commits."""
+_NODES: Final = 3
+"""Servers on which the partitions are."""
+_TOLD: Final = 6.0
+"""How much likelier it is that a primary dies after a commit that somebody is told of, outside of its partition."""
 _SILENT: Final = "The response store has not answered."
 
 
@@ -81,54 +89,55 @@ class SharedStore:
         world: its clock is the store's.
         notifies: whether it has notifications.
         partitions: how many partitions it has.
+        replicated: whether they have replicas.
 
     Attributes:
-        parts: the records of each partition.
+        parts: the partitions.
+        replicated: whether they have replicas.
         watchers: are told of each commit.
     """
 
-    def __init__(self, world: World, faults: Faults, *, notifies: bool, partitions: int) -> None:
-        self.world, self.faults, self.notifies = world, faults, notifies
-        self.parts = [MemoryRecords(clock=lambda: world.now) for _ in range(partitions)]
+    def __init__(
+        self, world: World, faults: Faults, *, notifies: bool, partitions: int, replicated: bool = False
+    ) -> None:
+        self.world, self.faults, self.notifies, self.replicated = world, faults, notifies, replicated
+        self.parts = [Part(world, faults, replicated=replicated) for _ in range(partitions)]
         self.watchers: list[Watcher] = []
         self.subscribers: list[RemotePubSub] = []
-        self._known: dict[bytes, tuple[float, bool]] = {}
 
     def commit(self, who: str, commit: Commit) -> None:
         """Apply a commit, and send its notifications, unless it is applied or settled already, or comes too late."""
-        ops, conditions = commit.ops, commit.conditions
-        if self._is_known(commit.id) or commit.deadline < self.world.now:
+        ops, conditions, part = commit.ops, commit.conditions, self.parts[commit.part]
+        if part.is_known(commit.id) or commit.deadline < self.world.now:
             self.world.log(who, "refused: a commit that was given up")
             return
-        records = self.parts[commit.part]
         try:
-            at_once(records.commit((), conditions))
+            at_once(part.commit((), conditions))
         except Conflict as conflict:
             if self.world.traced:
                 self.world.log(who, f"conflict: {', '.join(map(shown, conflict.failed))}")
             raise
-        for watcher in self.watchers:
-            watcher(who, ops, self)
-        self._note(commit.id, applied=True)
-        at_once(records.commit(ops, conditions))
+        undo = [watcher(who, ops, self) for watcher in self.watchers]
+        part.apply(ops, commit.id, [each for each in undo if each])
         if self.world.traced:
             self.world.log(who, f"commits {', '.join(map(shown, ops))}")
         for name in woken_by(ops):
             for subscriber in self.subscribers:
                 subscriber.send(name)
+        chance = self.faults.failovers * (_TOLD if any(map(_is_told, ops)) else 1.0)
+        if chance and self.world.random.random() < chance:
+            self.world.after(self.world.random.uniform(0.0, self.faults.behind), partial(self.fail_over, commit.part))
 
-    def settle(self, commit_id: bytes) -> bool:
-        """Apply the commit of this id no more; return whether it was applied."""
-        if not self._is_known(commit_id):
-            self._note(commit_id, applied=False)
-        return self._known[commit_id][1]
-
-    def _is_known(self, commit_id: bytes) -> bool:
-        return self._known.get(commit_id, (0.0, False))[0] > self.world.now
-
-    def _note(self, commit_id: bytes, *, applied: bool) -> None:
-        """Note that a commit is not applied any more. As a server, the store remembers that for a limited time."""
-        self._known[commit_id] = self.world.now + _REMEMBERED_SECONDS, applied
+    def fail_over(self, number: int) -> None:
+        """Have the node with a partition die: replicas take its place."""
+        parts = [each for each in range(len(self.parts)) if each % _NODES == number % _NODES]
+        lost = sum(self.parts[each].lacking for each in parts)
+        self.world.log("store", f"loses a node, with {lost} commits in partitions {parts}")
+        for each in parts:
+            self.parts[each].fail_over()
+        for subscriber in list(self.subscribers):
+            if subscriber.part in parts:
+                subscriber.cut()
 
     def get(self, key: str) -> Record | None:
         """Return a record as it is now."""
@@ -162,7 +171,8 @@ class RemoteRecords(Records):
 
     def __init__(self, store: SharedStore, process: Process, number: int = 0) -> None:
         self._store, self._process, self._number = store, process, number
-        self._records = store.parts[number]
+        self._part = self._records = store.parts[number]
+        self._server = self._part.server
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         return await self._call(lambda: at_once(self._records.get_many(keys, max_bytes=max_bytes)))
@@ -196,10 +206,60 @@ class RemoteRecords(Records):
             tuple(ops),
             tuple(conditions),
         )
-        await self._call(lambda: self._store.commit(self._process.name, made), made)
+        for _ in range(TRIES):
+            server = self._server
+            try:
+                await self._call(lambda: self._store.commit(self._process.name, made), made)
+                break
+            except Conflict:
+                if await self._conflict_stays(server):
+                    raise
+        else:
+            raise ApiError(UNAVAILABLE, _SILENT, retry_after=1)
+        if self._part.replicated and writes_of(ops):
+            await self._acknowledged(made.id)
+
+    async def _conflict_stays(self, server: str) -> bool:
+        return await self.replicated("", server)
+
+    async def _acknowledged(self, commit_id: bytes) -> None:
+        try:
+            await self._commit_replicated(commit_id)
+        except ApiError as error:
+            raise Unanswered(error.message, partial(self._settle, commit_id)) from error
 
     async def _settle(self, commit_id: bytes) -> bool:
-        return await self._call(lambda: self._store.settle(commit_id))
+        was_applied = await self._call(lambda: self._part.settle(commit_id))
+        if self._part.replicated:
+            await self._commit_replicated(commit_id)
+        return was_applied
+
+    def server_of(self, _id: str) -> str:
+        """Return what `Replicated` says: the primary that the last call has met."""
+        return self._server
+
+    async def replicated(self, _id: str, server: str) -> bool:
+        """Wait as `Replicated` says."""
+        if not self._part.replicated:
+            return True
+        await self._written_replicated(lambda: True)
+        return self._server == server
+
+    async def _commit_replicated(self, commit_id: bytes) -> None:
+        await self._written_replicated(lambda: self._part.is_known(commit_id))
+
+    async def _written_replicated(self, write: Callable[[], bool]) -> None:
+        """Write, and wait until a replica has that and all that was written before.
+
+        Raises:
+            ApiError: 503, nothing was written, or no replica has it in time.
+        """
+
+        def written() -> Pending | bool:
+            return write() and self._part.replication()
+
+        if not await self._call(written):
+            raise ApiError(UNAVAILABLE, "The response store's server has too few replicas.", retry_after=1)
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._subscribed() if self._store.notifies else None
@@ -219,31 +279,37 @@ class RemoteRecords(Records):
     @asynccontextmanager
     async def _subscribed(self) -> AsyncGenerator[PubSub]:
         await self._call(lambda: None)
-        pubsub = RemotePubSub(self._store, self._process)
+        pubsub = RemotePubSub(self._store, self._process, self._number)
         self._store.subscribers.append(pubsub)
         try:
             yield pubsub
         finally:
             self._store.subscribers.remove(pubsub)
 
-    async def _call[Result](self, call: Callable[[], Result], commit: Commit | None = None) -> Result:
+    async def _call[Result](self, call: Callable[[], Result | Pending], commit: Commit | None = None) -> Result:
         """Return what a call returns, which happens between its begin and its end, or after its failure.
 
         Args:
+            call: is made again if it is pending when the primary dies.
             commit: what it commits, if it is a commit.
         """
         if self._process.buried:
             raise ApiError(UNAVAILABLE, "The simulation is over.")
         answer: asyncio.Future[Result] = self._process.create_future()
         lost = Unanswered(_SILENT, partial(self._settle, commit.id)) if commit else None
-        _Call(self._store, self._process, call, answer, lost).send()
+        _Call(self._store, self._process, self._part, call, answer, lost).send(self._met)
         return await answer
+
+    def _met(self) -> None:
+        """Note which primary has got a call."""
+        self._server = self._part.server
 
 
 class _Call[Result]:
     """A call on its way.
 
     Args:
+        part: the partition that it is for.
         call: makes it.
         answer: what the caller waits for.
         lost: the error if the answer to a commit is lost; None for other calls.
@@ -253,16 +319,18 @@ class _Call[Result]:
         self,
         store: SharedStore,
         process: Process,
-        call: Callable[[], Result],
+        part: Part,
+        call: Callable[[], Result | Pending],
         answer: asyncio.Future[Result],
         lost: Unanswered | None,
     ) -> None:
-        self._store, self._world, self._process = store, store.world, process
+        self._store, self._world, self._process, self._part = store, store.world, process, part
         self._call, self._answer, self._lost = call, answer, lost
         self._fate = store.faults.fate(self._world.random, self._world.now, writes=lost is not None)
 
-    def send(self) -> None:
-        """Send it."""
+    def send(self, met: Callable[[], None]) -> None:
+        """Send it; `met` is told when a primary gets it."""
+        self._met = met
         there = self._seconds(self._store.faults.longest_call)
         if self._fate == "refused":
             self._reply(there, error=ApiError(UNAVAILABLE, "The response store cannot be reached.", retry_after=1))
@@ -279,11 +347,35 @@ class _Call[Result]:
         self._reply(seconds, error=self._lost or ApiError(UNAVAILABLE, _SILENT, retry_after=1))
 
     def _arrive(self) -> None:
+        if self._part.away_until > self._world.now:
+            self._wait_for_primary()
+            return
         result, error = None, None
+        self._met()
         try:
             result = self._call()
         except Conflict as conflict:
             error = conflict
+        if isinstance(result, Pending):
+            result.then = self._answer_pending
+        else:
+            self._answer_with(result, error)
+
+    def _wait_for_primary(self) -> None:
+        """Try again once the partition has a primary, or give up before."""
+        seconds = self._part.away_until - self._world.now + self._seconds(self._store.faults.longest_call)
+        if seconds < _TIMEOUT or self._fate == "late":
+            self._world.after(seconds, self._arrive)
+        elif self._fate == "answered":
+            self._reply(_TIMEOUT, error=ApiError(UNAVAILABLE, "The partition has no primary.", retry_after=1))
+
+    def _answer_pending(self, answer: bool | None) -> None:
+        if answer is None:
+            self._world.after(self._seconds(self._store.faults.longest_call), self._arrive)
+        else:
+            self._answer_with(answer)
+
+    def _answer_with(self, result: Any, error: Exception | None = None) -> None:
         if self._fate == "answered":
             self._reply(self._seconds(self._store.faults.longest_call), result, error)
 
@@ -305,10 +397,14 @@ class _Call[Result]:
 
 
 class RemotePubSub:
-    """The notifications that one server receives."""
+    """The notifications that one server receives, of a partition.
 
-    def __init__(self, store: SharedStore, process: Process) -> None:
-        self._store, self._process = store, process
+    Attributes:
+        part: the number of the partition.
+    """
+
+    def __init__(self, store: SharedStore, process: Process, part: int) -> None:
+        self._store, self._process, self.part = store, process, part
         self._names: set[str] = set()
         self._queue = deque[str]()
         self._waiter: Any = None
@@ -359,6 +455,10 @@ class RemotePubSub:
     def _later(self, call: Callable[[], None]) -> None:
         world = self._store.world
         world.after(world.random.uniform(0.0, self._store.faults.longest_call), call)
+
+
+def _is_told(op: Op) -> bool:
+    return (isinstance(op, Put) and op.key.startswith((OUTBOX, "e/"))) or isinstance(op, Delete)
 
 
 def shown(each: Op | Condition) -> str:

@@ -131,7 +131,7 @@ class Talks:
 
     def _joined(self, talk: Talk, number: int, ids: list[str], after: int) -> None:
         """Note that items were added, and check that they were, in this order, behind those that came before."""
-        added = self._ledger.items.get(talk.id, {})
+        added: dict[str, int] = self._ledger.items.get(talk.id) or {}
         positions = [added.get(each, -1) for each in ids]
         if positions != sorted(positions) or positions[0] <= after:
             self._ledger.fail(f"the turn of job {number} is in {talk.id} at {positions}, not all behind {after}")
@@ -139,7 +139,7 @@ class Talks:
 
     def _last(self, talk: Talk) -> int:
         """Return the last position of the items that are known to have been added; -1 if there are none."""
-        added = self._ledger.items.get(talk.id, {})
+        added: dict[str, int] = self._ledger.items.get(talk.id) or {}
         return max((added[ids[-1]] for ids in talk.joined.values() if ids[-1] in added), default=-1)
 
     async def _delete_one(self, talk: Talk) -> None:
@@ -150,7 +150,11 @@ class Talks:
         talk.deleting.add(item["id"])
         self._ledger.deleting.add(item["id"])
         item_id: str = item["id"]
-        await self._clients.settled(talk.owner, lambda server: server.impl.conversations.delete_item(talk.id, item_id))
+        deletes = self._clients.settled(
+            talk.owner, lambda server: server.impl.conversations.delete_item(talk.id, item_id)
+        )
+        if not await deletes:
+            return  # It may have been listed before replicas had it, been lost, and be added again.
         self._clients.log(f"{item['id']} of {talk.id} is deleted")
         talk.deleted.update(numbers_of(str(item.get("content"))) if item.get("role") == "user" else ())
 

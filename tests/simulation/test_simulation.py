@@ -44,6 +44,7 @@ KNOWN: Final = {
     "key after response": 7,
     "lost wake-up": 109,
     "new message id": 69,
+    "note of a primary": 18,
     "other partition unnoted": 101,
     "unseen partition": 7,
 }
@@ -53,6 +54,9 @@ half a minute of the processor; it follows if they find nothing any more.
 
 IN_BURSTS: Final = ("lost wake-up",)
 """Rarer bugs that only a burst of jobs finds, in which nothing else goes wrong."""
+
+IN_FAILOVERS: Final = ("note of a primary",)
+"""Bugs that only a store finds whose primaries die."""
 
 
 def failing(seeds: Iterable[int], run: Callable[[int], Outcome] = simulate) -> Outcome | None:
@@ -123,5 +127,6 @@ def test_bug_put_in_on_purpose_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MUTATIONS.keys() - set(OFTEN)))
 def test_rarer_bug_put_in_on_purpose_is_found(name: str) -> None:
     run = partial(simulate, bursts=1.0) if name in IN_BURSTS else simulate
+    run = partial(simulate, partitions=8, replicated=True) if name in IN_FAILOVERS else run
     with mutated(name):
         assert failing(seeds_for(name), run) is not None

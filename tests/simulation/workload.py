@@ -282,13 +282,15 @@ class Clients:
             await asyncio.sleep(self._random.uniform(0.0, _RETRY))
         raise ApiError(503, "No server has answered.")
 
-    async def settled(self, owner: Owner, work: Callable[[Server], Awaitable[object]]) -> None:
-        """Have something done, or learn that the object does not exist."""
+    async def settled(self, owner: Owner, work: Callable[[Server], Awaitable[object]]) -> bool:
+        """Have something done; return False if the object does not exist, perhaps since it was done before."""
         try:
             await self.call(owner, work)
         except ApiError as error:
             if error.status != 404:
                 raise
+            return False
+        return True
 
     async def _cancel(self, owner: Owner, response_id: str) -> None:
         await self.settled(owner, lambda server: server.impl.cancel(response_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, override
 
@@ -15,8 +16,12 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job import JobState
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Put, Record, read_replicated
+from llama_stack_responses.store.records import Delete, Op, Put, Record, read_replicated
+from tests.contract.conversations import assistant, response, user
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
@@ -83,6 +88,67 @@ async def test_reader_is_noted_although_a_replaced_server_alone_had_the_end_of_t
     follower = EventFollower(notifier, JobQueue(records, 10), log, Intervals())
     assert await anext(follower.follow("resp_1", -1, 60.0)) == [created]
     assert await records.get_many(["s/resp_1"]), "what it has read may not be taken back"
+
+
+class Lost(WatchedRecords):
+    """Records of which the first server has, or lacks, what the second one does not: `commit` is what only it has."""
+
+    def __init__(self, only: Sequence[Op]) -> None:
+        super().__init__(MemoryRecords())
+        self._only, self.server = only, "first"
+
+    def server_of(self, response_id: str) -> str:
+        return self.server
+
+    async def replicated(self, response_id: str, server: str) -> bool:
+        self.server = "second"
+        return server == "second"
+
+    @override
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        found = await super().get_many(keys, max_bytes=max_bytes)
+        only = {op.key: op for op in self._only if self.server == "first" and isinstance(op, Put | Delete)}
+        gone = {key for key, op in only.items() if isinstance(op, Delete)}
+        new = {key: Record(op.value, 1) for key, op in only.items() if key in keys and isinstance(op, Put)}
+        return {key: record for key, record in found.items() if key not in gone} | new
+
+
+async def test_idempotency_key_that_a_lost_server_alone_had_is_free() -> None:
+    claim = IdempotencyClaim.of(ANONYMOUS, "key", {"input": "Hi."})
+    ops, _ = await IdempotencyKeys(MemoryRecords()).claim_ops(claim, "resp_1")
+    assert await IdempotencyKeys(Lost(ops)).find(claim) is None
+
+
+async def test_end_that_a_lost_server_alone_had_is_waited_for() -> None:
+    records, notifier = Lost([Delete("j/resp_1")]), Notifier()
+    await records.commit([Put("j/resp_1", JobState(ANONYMOUS, "1").encode())])
+    follower = EventFollower(notifier, JobQueue(records, 10), EventLog(records, notifier), Intervals())
+    waiting = asyncio.create_task(follower.ended("resp_1"))
+    await turns(20)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_response_whose_deletion_is_lost_is_deleted_again() -> None:
+    records = Lost([Delete("r/resp_1")])
+    archive = Archive(records)
+    await archive.save(
+        response(assistant("Hello."), id="resp_1"), owner=ANONYMOUS, base=None, input_items=[user("Hi.")]
+    )
+    assert await archive.delete("resp_1")
+    assert await archive.load("resp_1") is None
+
+
+async def test_conversation_and_item_whose_deletion_is_lost_are_deleted_again() -> None:
+    records = Lost([])
+    conversations = Archive(records).conversations
+    conversation = Conversation("conv_1", ANONYMOUS, 0, {})
+    await conversations.create(conversation, [{**user("Hi."), "id": "msg_1"}])
+    rows = [key for key, _ in await records.range("!", "~", limit=100)]
+    records._only = [Delete(key) for key in rows]
+    assert await conversations.load("conv_1")
+    records.server = "first"
+    assert await conversations.remove(conversation, "msg_1")
 
 
 async def test_background_response_is_read_once_replicas_have_it() -> None:
