@@ -2,7 +2,7 @@
 
 import ast
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,3 +19,9 @@ def trees(folder: Path) -> Mapping[Path, ast.Module]:
         found = {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
         gc.freeze()
     return found
+
+
+@cache
+def nodes(tree: ast.Module) -> Sequence[ast.AST]:
+    """Return all nodes of a module that `trees` has read. To find them takes longer than what most tests do with them."""
+    return [*ast.walk(tree)]

@@ -15,7 +15,7 @@ import pytest
 
 import llama_stack_openai_chat
 import llama_stack_responses
-from tests.support.sources import trees
+from tests.support.sources import nodes, trees
 
 PACKAGE: Final = "llama_stack_responses"
 CHAT: Final = "llama_stack_openai_chat"
@@ -276,7 +276,7 @@ def parsed() -> Iterator[tuple[str, ast.Module]]:
 def imports(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield the full names of the modules that `module` imports, anywhere in it."""
     is_package = MODULES[module].name == "__init__.py"
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -315,7 +315,7 @@ def arrows_back(tree: ast.Module, module: str) -> Iterator[str]:
 
 def absolute_imports(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield imports of the module's own package that are not relative."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and package(node.module or "") == package(module):
             yield f"imports {node.module} by its full name"
 
@@ -425,7 +425,7 @@ def _has_fields(node: ast.ClassDef) -> bool:
 
 
 def _changes(tree: ast.Module, held: set[str]) -> Iterator[str]:
-    for function in ast.walk(tree):
+    for function in nodes(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if {"cache", "lru_cache"} & {
@@ -465,12 +465,12 @@ def _called(call: ast.Call) -> str:
 def own_threads(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield what leaves the event loop without the functions of `concurrency/offloading.py`."""
     if package(module) == PACKAGE and module.removeprefix(f"{PACKAGE}.") not in THREADS:
-        names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(tree))
+        names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in nodes(tree))
         yield from (f"uses {name}" for name in names if name in ("to_thread", "run_in_executor", "ThreadPoolExecutor"))
 
 
 def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             signature = node.body[0].lineno - node.lineno
@@ -482,8 +482,8 @@ def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
 def awaits_in_values(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield awaits in the folders of values, which do no I/O."""
     if unit(module) in ("core", "items", "requests", "stream"):
-        nodes = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-        yield from (f"waits in line {node.lineno}" for node in ast.walk(tree) if isinstance(node, nodes))
+        kinds = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+        yield from (f"waits in line {node.lineno}" for node in nodes(tree) if isinstance(node, kinds))
 
 
 RULES: Final[dict[str, Rule]] = {

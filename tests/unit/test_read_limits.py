@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import llama_stack_openai_chat
 import llama_stack_responses
-from tests.support.sources import trees
+from tests.support.sources import nodes, trees
 
 PACKAGES: Final = (llama_stack_responses, llama_stack_openai_chat)
 KINDS: Final = ("Limits", "Bounds")
@@ -25,7 +25,7 @@ def classes_of_limits(modules: Sequence[ast.Module]) -> Mapping[str, set[str]]:
     """Return the fields of each class. Classes of one name count as one."""
     found: dict[str, set[str]] = {}
     for module in modules:
-        for each in ast.walk(module):
+        for each in nodes(module):
             if isinstance(each, ast.ClassDef) and each.name.endswith(KINDS):
                 fields = {line.target.id for line in each.body if _is_field(line)}  # type: ignore[attr-defined]
                 found.setdefault(each.name, set()).update(fields)
@@ -39,7 +39,7 @@ def _is_field(line: ast.stmt) -> bool:
 def named(module: ast.Module, classes: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Return the classes of the names that have an annotation with one of them."""
     found: dict[str, set[str]] = {}
-    for each in ast.walk(module):
+    for each in nodes(module):
         if isinstance(each, ast.arg | ast.AnnAssign) and each.annotation is not None:
             target = each.arg if isinstance(each, ast.arg) else _last_name(each.target)
             words = {part.id for part in ast.walk(each.annotation) if isinstance(part, ast.Name)}
@@ -64,12 +64,12 @@ def reads(
     """
     here = named(module, classes)
     found: set[tuple[str, str]] = set()
-    for each in ast.walk(module):
+    for each in nodes(module):
         if isinstance(each, ast.ClassDef) and each.name in classes:
-            found |= {(each.name, read.attr) for read in _loads(each) if _last_name(read.value) == "self"}
+            found |= {(each.name, read.attr) for read in _loads(ast.walk(each)) if _last_name(read.value) == "self"}
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Attribute) and _is_own(each.targets[0]):
             here.setdefault(_last_name(each.targets[0]), set()).update(elsewhere.get(each.value.attr, ()))
-    for read in _loads(module):
+    for read in _loads(nodes(module)):
         owner = _last_name(read.value)
         held = here.get(owner, set()) if _is_own(read.value) else set()
         found |= {(each, read.attr) for each in held or elsewhere.get(owner, set())}
@@ -81,8 +81,8 @@ def _is_own(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _last_name(node.value) == "self")
 
 
-def _loads(tree: ast.AST) -> Iterator[ast.Attribute]:
-    return (each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load))
+def _loads(found: Iterable[ast.AST]) -> Iterator[ast.Attribute]:
+    return (each for each in found if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load))
 
 
 def unread(modules: Sequence[ast.Module]) -> set[tuple[str, str]]:
