@@ -40,6 +40,8 @@ from .provider_specs import provider_specs
 _SHOWN_ERRORS: Final = 5
 _MODULES: Final = {"llama_stack_responses", "llama_stack_openai_chat"}
 _GPT_OSS: Final = "llama_stack_gpt_oss"
+_OF_ONE_HOST: Final = ("registry_refresh_interval_seconds",)
+"""What only OGX reads at the level `server`: templates for both hosts have it."""
 
 
 class MissingFile(Exception):  # noqa: N818 (it is not this software's)
@@ -166,7 +168,8 @@ def _host_fields() -> HostFields:
     fields = StackConfig.model_fields
     [provider] = models_in(fields["providers"].annotation)
     [server] = models_in(fields["server"].annotation)
-    return HostFields(top=list(fields), server=list(server.model_fields), entry=list(provider.model_fields))
+    of_server = dict.fromkeys([*server.model_fields, *_OF_ONE_HOST])
+    return HostFields(top=list(fields), server=list(of_server), entry=list(provider.model_fields))
 
 
 def _provider_names() -> ProviderNames:

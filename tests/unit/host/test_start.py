@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.wrong_settings import wrong_settings
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import configuration, get_provider_impl
 from llama_stack_responses.host.configuration import RunningStack
@@ -18,6 +19,7 @@ from llama_stack_responses.host.platform import CONFIG_VARIABLE, Api, fastapi_ro
 from llama_stack_responses.host.replaced_routes import enter_router
 from llama_stack_responses.lifecycle.garbage import THRESHOLDS
 from tests.support.memory import resident_bytes
+from tests.support.stack import STARTER
 
 
 async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
@@ -136,6 +138,18 @@ def test_file_of_the_stack_is_checked_once_for_all_providers(tmp_path: Path, mon
     config.write_text("providers: {inference: []}")
     stack.check()
     assert checked == ["providers: {}", "providers: {}", "providers: {inference: []}"]
+
+
+def test_check_of_a_template_loads_no_settings_of_disabled_providers() -> None:
+    """If the host ignored a name of the file, it could belong to any provider, and all would be loaded."""
+    found = list[str]()
+
+    def find(_: str, provider_type: str) -> None:
+        found.append(provider_type)
+
+    assert not list(wrong_settings(STARTER.read_text(), find, {}, configuration._host_fields()))
+    assert "inline::kv" in found
+    assert "remote::searxng" not in found
 
 
 def test_routes_are_made_once_for_all_that_the_host_asks() -> None:
