@@ -144,7 +144,7 @@ class SqliteRecords:
         )
         self._readers = ThreadPool("records-reader", lambda: ReadHandler(file(busy_timeout)), threads=readers, group=4)
         self._searchers = ThreadPool("records-search", lambda: ReadHandler(file(busy_timeout)), threads=1, group=1)
-        self._search = SqliteSearch(self._writer, self._searchers, self._clock)
+        self._search = SqliteSearch(self._writer, self._readers, self._searchers, self._clock)
         self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:

@@ -145,7 +145,8 @@ class SqliteSearch:
 
     Args:
         writer: writes to the file.
-        readers: read from it; only searches use them, so that no other call waits for these.
+        readers: read from it at once.
+        searchers: read what may take long, so that no other call waits for it.
         clock: returns seconds since the epoch.
     """
 
@@ -153,9 +154,10 @@ class SqliteSearch:
         self,
         writer: ThreadPool[sqlite3.Connection],
         readers: ThreadPool[sqlite3.Connection],
+        searchers: ThreadPool[sqlite3.Connection],
         clock: Callable[[], float],
     ) -> None:
-        self._writer, self._readers, self._clock = writer, readers, clock
+        self._writer, self._readers, self._searchers, self._clock = writer, readers, searchers, clock
 
     async def prepare(self) -> bool:
         if await self._readers.submit(_is_being_dropped):
@@ -200,19 +202,19 @@ class SqliteSearch:
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
     ) -> list[tuple[str, Record]]:
         match = _match(owner_of(start), terms)
-        rows: _Found = await self._readers.submit(partial(_find, match, (start, end, self._clock()), limit, reverse))
+        rows: _Found = await self._searchers.submit(partial(_find, match, (start, end, self._clock()), limit, reverse))
         return rows
 
     async def noted(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
-        rows: _Found = await self._readers.submit(partial(_noted, (start, end, self._clock(), limit), reverse))
+        rows: _Found = await self._searchers.submit(partial(_noted, (start, end, self._clock(), limit), reverse))
         return rows
 
     async def progress(self) -> Progress:
-        progress: Progress = await self._readers.submit(_progress)
+        progress: Progress = await self._searchers.submit(_progress)
         return progress
 
     async def purge(self, older_than: float = 0.0) -> None:
-        if not await self._readers.submit(partial(_is_unpurged, older_than)):
+        if not await self._searchers.submit(partial(_is_unpurged, older_than)):
             return
         while words := await self._words_of_deleted():
             numbers = sorted(words)
@@ -226,11 +228,13 @@ class SqliteSearch:
 
     async def _words_of_deleted(self) -> dict[int, list[str]]:
         """Return the words of rows that are deleted, of some of them if all would be too many."""
-        words: dict[int, list[str]] = {each: [] for each in await self._readers.submit(_unremoved)}
-        is_small = await self._readers.submit(lambda connection: _count(connection, "search_entries", _SMALL) < _SMALL)
+        words: dict[int, list[str]] = {each: [] for each in await self._searchers.submit(_unremoved)}
+        is_small = await self._searchers.submit(
+            lambda connection: _count(connection, "search_entries", _SMALL) < _SMALL
+        )
         held = 0
         for part in pairwise(("", _END) if is_small else _parts()):
-            for word, number in await self._readers.submit(partial(_dead_words, part)) if words else ():
+            for word, number in await self._searchers.submit(partial(_dead_words, part)) if words else ():
                 if number in words:
                     words[number].append(word)
                     held += 1
