@@ -388,3 +388,18 @@ async def test_file_that_is_moved_or_replaced_while_it_is_open_is_503_until_it_i
     moved.replace(file)
     await records.commit([Put("c", b"")])
     assert [key for key, _ in await records.range("!", "~", limit=9)] == ["a", "c"]
+
+
+async def test_store_whose_rows_nobody_searches_has_no_thread_for_searches(records: SqliteRecords) -> None:
+    before, index = set(threading.enumerate()), records.search_index()
+
+    def started() -> set[str]:
+        return {each.name for each in threading.enumerate() if each not in before}
+
+    await index.drop()
+    while not await index.prepare():
+        pass
+    assert await index.claim(10) == []
+    assert "records-search" not in started()
+    await index.progress()
+    assert "records-search" in started()
