@@ -98,6 +98,7 @@ class ClusterConnections(Connections):
         self._clients: dict[_Node, Redis] = {}
         self._slots_by_node: dict[_Node, ConnectionSlots] = {}
         self._map: list[_Range] = []
+        self._is_old = True
         self._owners: dict[int, _Node] = {}
         self._suspect: _Node | None = None
         self._failing: set[_Node | None] = set()
@@ -220,12 +221,15 @@ class ClusterConnections(Connections):
             RedisError: no node says so.
         """
         if slot not in self._owners:
-            if not self._map:
+            if self._is_old:
                 self._reading.start()
+                # Others may forget it before this call goes on, which takes it all the same.
                 await self._reading.wait()
             holding = next((each.nodes for each in self._map if each.first <= slot <= each.last), None)
             if holding is None:
                 raise self._unread or ClusterDownError("no primary has the slot")
+            if self._is_old:
+                return holding[0]
             self._owners[slot] = holding[0]
         return self._owners[slot]
 
@@ -244,7 +248,7 @@ class ClusterConnections(Connections):
             self._forget_map()
 
     def _forget_map(self) -> None:
-        self._map, self._owners = [], {}
+        self._is_old, self._owners = True, {}
 
     async def _read_map(self) -> None:
         """Ask one node after the other for the map of slots, until one has it."""
@@ -256,11 +260,12 @@ class ClusterConnections(Connections):
                 self._unread = error
                 continue
             if slots := list(_ranges(answer, node)):
-                self._map, self._owners, self._unread = slots, {}, None
+                self._map, self._owners, self._unread, self._is_old = slots, {}, None, False
                 # A call on a connection that is closed is made again.
                 current = {*self._seeds, *(each for part in slots for each in part.nodes)}
                 await self._close([each for each in self._clients if each not in current])
                 return
+        self._map = []
 
     async def _close(self, nodes: Sequence[_Node]) -> None:
         for node in nodes:

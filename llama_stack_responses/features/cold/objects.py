@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ logger = get_logger(__name__)
 _CONNECT_SECONDS: Final = 3
 _SECONDS: Final = 60
 """Longest time of one request."""
+_ANSWER_SECONDS: Final = 10
+"""Longest time until a read has its first bytes: a client waits for it."""
+_SLOWEST: Final = 2**20
+"""Bytes a second that are read at least."""
 _RETRIES: Final = 2
 _RETRY_SECONDS: Final = 10
 _AWAY: Final = "This content is in the object store of the server, which does not answer: try again."
@@ -83,6 +88,16 @@ class Objects:
             UnreadableError: it ends before that.
         """
         path = await self._path(name)
+        with self._answers():
+            # A store that hangs takes connections, and answers none.
+            async with asyncio.timeout(_ANSWER_SECONDS + size / _SLOWEST):
+                data = await self._range(path, at, size)
+        if data is None:
+            raise UnreadableError("An object of packed responses is too short.")
+        return data
+
+    async def _range(self, path: str, at: int, size: int) -> bytes | None:
+        """Return `size` bytes of an object; None if it ends before that."""
         failure: Exception | None = None
         try:
             data = bytes(await obstore.get_range_async(self._store, path, start=at, length=size))
@@ -90,13 +105,11 @@ class Objects:
             # A range that begins behind the end is refused like anything else: the size tells.
             data, failure = b"", error
         if len(data) == size:
-            self._outage.over()
             return data
-        with self._answers():
-            there = (await obstore.head_async(self._store, path))["size"]
-            if there >= at + size:
-                raise failure or OSError("A part of an object is missing.")
-        raise UnreadableError("An object of packed responses is too short.")
+        there = (await obstore.head_async(self._store, path))["size"]
+        if there >= at + size:
+            raise failure or OSError("A part of an object is missing.")
+        return None
 
     async def delete(self, name: str) -> None:
         """Delete an object."""

@@ -90,3 +90,23 @@ async def test_call_that_gets_no_second_try_is_said_to_be_unsent_only_if_it_had_
     with pytest.raises(NotSent):
         await unsent
     await asyncio.gather(holding, closing)
+
+
+async def test_address_is_found_while_others_forget_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may forget it after it was read, and before a call goes on that has waited for it."""
+
+    class Told:
+        async def execute_command(self, *_: str) -> object:
+            await asyncio.sleep(0)
+            return [[0, 16383, [b"one", 7000, b"id", []]]]
+
+    async def later(turns: int, connections: ClusterConnections) -> Redis:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await connections.listener("k")
+
+    for turns in range(10):
+        connections = ClusterConnections(asyncio.get_running_loop(), Access("redis://one:7000", None, None, 60.0), 1)
+        monkeypatch.setattr(connections, "_client", lambda _: Told())
+        monkeypatch.setattr(connections, "_opened", lambda node: node)
+        assert await asyncio.gather(connections.address("k"), later(turns, connections)) == ["one:7000", ("one", 7000)]

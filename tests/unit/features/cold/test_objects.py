@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.features.cold.objects import Objects, Stored
+from llama_stack_responses.features.cold import objects as objects_module
+from llama_stack_responses.features.cold.objects import Objects, ObjectsAway, Stored
 from llama_stack_responses.features.cold.settings import ColdTier
 from llama_stack_responses.store.codec import UnreadableError
 from llama_stack_responses.store.memory import MemoryRecords
@@ -79,3 +83,17 @@ async def test_folder_with_other_files_stays_as_it_is(tmp_path: Path) -> None:
     [folder] = (tmp_path / "cold").iterdir()
     (folder / "notes.txt").write_text("not ours")
     assert [each.name async for each in objects.all()] == ["one"]
+
+
+async def test_store_that_hangs_is_a_503_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections, and answers none."""
+    monkeypatch.setattr(objects_module, "_ANSWER_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        endpoint = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        place = ColdTier(
+            url="s3://bucket", endpoint=endpoint, region="r", access_key_id="id", secret_access_key=SecretStr("key")
+        )
+        async with asyncio.timeout(30):
+            with pytest.raises(ObjectsAway) as refused:
+                await Objects(place, MemoryRecords()).read("one", 0, 4)
+    assert (refused.value.status, refused.value.retry_after) == (503, 10)
