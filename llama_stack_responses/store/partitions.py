@@ -21,6 +21,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, Protocol, runtime_checkable
 
+from ..concurrency.tasks import answers_of
 from ..core.errors import ApiError
 from ..core.ids import tag_of
 from ..core.lru_cache import LruCache
@@ -294,8 +295,15 @@ class PartitionedRecords:
         return list(dict(zip(servers, self._parts, strict=True)).values()) if servers else [self._parts[0]]
 
     async def exists(self) -> bool:
-        """Return whether any partition was made."""
-        return any(await _all(_exists(part) for part in self._parts))
+        """Return whether any partition was made that answers.
+
+        Raises:
+            ApiError: 503, none was, and some do not answer.
+        """
+        answers = await answers_of(_exists(part) for part in self._parts)
+        if True not in answers and (failures := [each for each in answers if isinstance(each, ApiError)]):
+            raise failures[0]
+        return True in answers
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         """Yield all rows, those of each partition as they are at one moment."""

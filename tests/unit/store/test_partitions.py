@@ -413,6 +413,25 @@ async def test_store_is_only_opened_with_the_partitions_that_it_was_made_with() 
         assert error.value.status == 503
 
 
+async def test_store_of_which_a_partition_is_away_is_there() -> None:
+    """Commands ask for this first: some show what is away."""
+
+    class Made(Part):
+        async def exists(self) -> bool:
+            if self.away:
+                raise ApiError(503, "away")
+            return self.made is not None
+
+    parts = [Made() for _ in range(NUMBER)]
+    store = PartitionedRecords(parts)
+    assert not await store.exists()
+    parts[3].away = True
+    with pytest.raises(ApiError, match="away"):
+        await store.exists()
+    parts[5].made = NUMBER
+    assert await store.exists()
+
+
 async def test_losses_and_room_are_those_of_each_server_once() -> None:
     class OnServer(Part):
         def __init__(self, name: str) -> None:
