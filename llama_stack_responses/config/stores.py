@@ -45,6 +45,13 @@ class SqliteStore(BaseModel):
     path: Path = Path("~/.llama-stack-responses/responses.db")
 
 
+def _one_host(url: str) -> str:
+    parts = urlsplit(url)
+    if "," in parts.netloc.rpartition("@")[2] and "sentinel" not in parts.scheme:
+        raise ValueError("this store has one host: set its type to 'cluster', or name Sentinels with redis+sentinel://")
+    return url
+
+
 class RedisStore(BaseModel):
     """Keeps responses in a Redis or Valkey server, which any number of servers may share.
 
@@ -64,9 +71,11 @@ class RedisStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["redis"]
-    url: Annotated[str, AfterValidator(address("redis", "rediss", "redis+sentinel", "rediss+sentinel"))] = Field(
-        examples=["redis://localhost:6379/0"]
-    )
+    url: Annotated[
+        str,
+        AfterValidator(address("redis", "rediss", "redis+sentinel", "rediss+sentinel")),
+        AfterValidator(_one_host),
+    ] = Field(examples=["redis://localhost:6379/0"])
     password: SecretStr | None = None
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)

@@ -46,6 +46,10 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
         (REDIS | {"url": "redis://:sesame@localhost"}, "set the password as 'password'"),
         (CLUSTER | {"url": "redis://:sesame@one,two"}, "set the password as 'password'"),
         (
+            {"type": "redis", "url": "redis://one:7001,two:7002"},
+            "this store has one host: set its type to 'cluster', or name Sentinels",
+        ),
+        (
             CLUSTER | {"url": "redis://sesame,two/3"},
             "a cluster has no databases: this address must end after its hosts",
         ),
