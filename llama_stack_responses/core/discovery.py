@@ -11,7 +11,6 @@ from importlib import import_module
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final
 
@@ -23,7 +22,7 @@ _PACKAGE: Final = f"{__name__.partition('.')[0]}.features"
 
 
 def _found() -> dict[str, str]:
-    own = {found.name: f"{_PACKAGE}.{found.name}" for found in iter_modules([str(_FOLDER)]) if found.ispkg}
+    own = {found.parent.name: f"{_PACKAGE}.{found.parent.name}" for found in sorted(_FOLDER.glob("*/__init__.py"))}
     return dict(_foreign()) | own
 
 

@@ -15,7 +15,7 @@ from ....core.types import Json
 from ....inputs.files import Upload
 from ..network.network import Networks
 from ..network.policy import NetworkPolicy
-from ..sandbox.jail import DATA
+from ..sandbox import DATA
 from ..sandbox.volume import VolumeFull
 from ..skills.archive import InvalidSkill, check_size
 from ..skills.shapes import MAX_SKILLS

@@ -21,11 +21,12 @@ from ....logs import get_logger
 from ..network.network import Network
 from ..network.policy import NetworkPolicy
 from ..network.proxy_settings import PROXY_BYTES, PROXY_THREADS
+from ..sandbox import DATA
 from ..sandbox.container import Bounds, Container
 from ..sandbox.control_group import ControlGroups, GroupLimits
 from ..sandbox.folder import RegularFile, listed_files, open_regular, remove_file
 from ..sandbox.folder_lock import FolderLock
-from ..sandbox.jail import DATA, TEMPORARY, Jail
+from ..sandbox.jail import TEMPORARY, Jail
 from ..sandbox.removal import Removal
 from ..sandbox.volume import Volume, VolumeFull, Volumes, put, put_skill
 from ..skills.archive import SkillArchive

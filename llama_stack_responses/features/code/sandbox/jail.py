@@ -19,8 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-DATA: Final = "/mnt/data"
-"""Where the code finds its files, as in OpenAI's containers."""
+from . import DATA
 
 _NOBODY: Final = 65534
 _PROGRAM: Final = "/opt/interpreter.py"

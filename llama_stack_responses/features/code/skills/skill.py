@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ....core.types import Json
-from ..sandbox.jail import DATA
+from ..sandbox import DATA
 from .archive import MANIFEST, SkillArchive
 
 SKILLS: Final = "skills"

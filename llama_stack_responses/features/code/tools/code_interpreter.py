@@ -21,8 +21,8 @@ from ..containers.access import ContainerAccess
 from ..containers.choice import ContainerChoice, described
 from ..containers.entries import file_id, files
 from ..kinds import FORM, OUTPUTS, PYTHON
+from ..sandbox import DATA
 from ..sandbox.container import CodeResult
-from ..sandbox.jail import DATA
 
 _SHOWN_FILES: Final = 50
 _HEADING: Final = re.compile(rf"^{OPENS}(f\d+){CLOSES} ({DATA}/[^\n]+)$", re.MULTILINE)

@@ -25,8 +25,8 @@ from ....tools.tool_function import (
 from ....tools.tool_history import ToolHistory
 from ..containers.access import ContainerAccess
 from ..containers.choice import ContainerChoice, described
+from ..sandbox import DATA
 from ..sandbox.container import CommandResult
-from ..sandbox.jail import DATA
 
 _NAME: Final = "shell"
 _SECONDS: Final = 60.0

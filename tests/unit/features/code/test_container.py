@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota
-from llama_stack_responses.features.code.sandbox import launcher, pipes
+from llama_stack_responses.features.code.sandbox import DATA, launcher, pipes
 from llama_stack_responses.features.code.sandbox.container import Bounds, Container
-from llama_stack_responses.features.code.sandbox.jail import DATA, Jail, find_bwrap, plain_python
+from llama_stack_responses.features.code.sandbox.jail import Jail, find_bwrap, plain_python
 from llama_stack_responses.features.code.sandbox.volume import LAUNCHER, Capacity, DiskVolume, MemoryVolume, Volumes
 from tests.support.clock import LoopClock
 from tests.support.descendants import descendants
