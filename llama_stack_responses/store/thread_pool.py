@@ -88,12 +88,12 @@ class Handler[C](Protocol):
 
 
 class ThreadPool[C]:
-    """Daemon threads over one queue; they start with the first job and end with `stop`.
+    """Daemon threads over one queue; each starts once a job waits that no other has taken, and they end with `stop`.
 
     Args:
         name: the threads' name.
         make: creates a thread's handler; must not fail.
-        threads: number of threads.
+        threads: maximum number of threads.
         group: maximum number of jobs that a handler gets at once.
     """
 
@@ -114,18 +114,17 @@ class ThreadPool[C]:
     def put(self, job: ThreadTask[C]) -> None:
         """Queue a job."""
         if not self._threads:
+            # Each set of threads has its own queue, so that stopping one set cannot stop the next.
+            self._queue = SimpleQueue()
+            self._start()
+        elif len(self._threads) < self._size and not self._queue.empty():
             self._start()
         self._queue.put(job)
 
     def _start(self) -> None:
-        # Each set of threads has its own queue, so that stopping one set cannot stop the next.
-        self._queue = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, args=(self._queue,), name=self._name, daemon=True)
-            for _ in range(self._size)
-        ]
-        for thread in self._threads:
-            thread.start()
+        thread = threading.Thread(target=self._run, args=(self._queue,), name=self._name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     async def stop(self) -> None:
         """Finish the queued jobs and end the threads."""
