@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -79,19 +79,8 @@ def _never_collected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Packing, "collect", nothing)
 
 
-def _empty_on_a_primary(patch: pytest.MonkeyPatch) -> None:
-    """An object is deleted before replicas know that it has no chains."""
-
-    async def unreplicated(_: object, of: str, read: Callable[[], Awaitable[Any]], needs: object) -> Any:
-        return await read()
-
-    patch.setattr(packing, "read_replicated", unreplicated)
-
-
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "bug", [_unfenced, _unfenced_items, _kept_items, _everything, _never_collected, _empty_on_a_primary]
-)
+@pytest.mark.parametrize("bug", [_unfenced, _unfenced_items, _kept_items, _everything, _never_collected])
 def test_bug_that_is_put_in_is_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     assert failing(range(BUDGET))
