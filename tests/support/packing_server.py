@@ -30,7 +30,7 @@ class _Packing(Packing):
 
     async def _commit(self, number: int, chains: Sequence[Any], later: float) -> list[bool]:
         are_packed = await super()._commit(number, chains, later)
-        for (_, _, chain), is_packed in zip(chains, are_packed, strict=True):
+        for chain, is_packed in zip(chains, are_packed, strict=True):
             if is_packed:
                 print(*chain.unit.orders, flush=True)
         return are_packed
