@@ -28,9 +28,9 @@ What must hold (`ledger.py`, checked with each commit, round, call, message and 
 - Nothing is left of what was deleted, but counters of users and how far sweeps went.
 
 On some stores with partitions, each of these has a primary and a replica that is behind (`part.py`). What a primary has
-is read at once; a commit returns once the replica has it. Primaries die, often just when somebody may have been told of
-a commit: then the replica takes its place, and what it lacks has never been. Two primaries at the same time are not
-simulated. There, also what each response has used is counted once.
+is read at once; a commit returns once the replica has it. Primaries die, often just after a commit whose effects may be
+visible outside of its partition: the replica is promoted then, and commits that it lacks are lost. Two primaries at the
+same time are not simulated. On these stores, the usage of each response has to be counted once, too.
 
 A seed decides everything: ids, jitter, delays, faults, and what runs next. The same seed is the same schedule:
 

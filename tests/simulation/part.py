@@ -35,7 +35,7 @@ class Pending:
     """An answer that comes once replicas have what was written before, or too late, or not at all.
 
     Attributes:
-        then: is told whether they have it; None if the primary has died.
+        then: called with whether they have it; with None if the primary has died.
     """
 
     then: Callable[[bool | None], object] | None = None

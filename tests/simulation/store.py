@@ -39,9 +39,9 @@ from tests.simulation.part import Part, Pending, Undo
 from tests.simulation.world import Process, World
 
 Watcher = Callable[[str, Sequence[Op], "SharedStore"], Undo | None]
-"""Is told who commits what, before the commit is applied, whose conditions hold.
+"""Called with the name of the server, the ops and the store, after the conditions were checked and before the ops apply.
 
-It returns what takes back what it has noted, if the commit is lost with a server.
+It returns a function that undoes its notes if the commit is lost in a failover; None if there is nothing to undo.
 """
 
 _TIMEOUT: Final = 1.0
@@ -49,8 +49,8 @@ _TIMEOUT: Final = 1.0
 
 _NODES: Final = 3
 """Servers on which the partitions are."""
-_TOLD: Final = 6.0
-"""How much likelier it is that a primary dies after a commit that somebody is told of, outside of its partition."""
+_VISIBLE: Final = 6.0
+"""Factor of the probability that a primary dies after a commit whose effects may be visible outside of its partition."""
 _SILENT: Final = "The response store has not answered."
 
 
@@ -94,7 +94,7 @@ class SharedStore:
     Attributes:
         parts: the partitions.
         replicated: whether they have replicas.
-        watchers: are told of each commit.
+        watchers: called with each commit.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SharedStore:
         for name in woken_by(ops):
             for subscriber in self.subscribers:
                 subscriber.send(name)
-        chance = self.faults.failovers * (_TOLD if any(map(_is_told, ops)) else 1.0)
+        chance = self.faults.failovers * (_VISIBLE if any(map(_is_visible, ops)) else 1.0)
         if chance and self.world.random.random() < chance:
             self.world.after(self.world.random.uniform(0.0, self.faults.behind), partial(self.fail_over, commit.part))
 
@@ -171,21 +171,21 @@ class RemoteRecords(Records):
 
     def __init__(self, store: SharedStore, process: Process, number: int = 0) -> None:
         self._store, self._process, self._number = store, process, number
-        self._part = self._records = store.parts[number]
+        self._part = store.parts[number]
         self._server = self._part.server
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        return await self._call(lambda: at_once(self._records.get_many(keys, max_bytes=max_bytes)))
+        return await self._call(lambda: at_once(self._part.get_many(keys, max_bytes=max_bytes)))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        read = partial(self._records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        read = partial(self._part.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         return await self._call(lambda: at_once(read()))
 
     async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         def read() -> list[bool]:
-            return [bool(at_once(self._records.range(*each, limit=1))) for each in ranges]
+            return [bool(at_once(self._part.range(*each, limit=1))) for each in ranges]
 
         return await self._call(read)
 
@@ -193,7 +193,7 @@ class RemoteRecords(Records):
         self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
     ) -> list[list[tuple[str, Record]]]:
         def read() -> list[list[tuple[str, Record]]]:
-            return [at_once(self._records.range(*each, limit=limit, reverse=reverse)) for each in ranges]
+            return [at_once(self._part.range(*each, limit=limit, reverse=reverse)) for each in ranges]
 
         return await self._call(read)
 
@@ -212,15 +212,12 @@ class RemoteRecords(Records):
                 await self._call(lambda: self._store.commit(self._process.name, made), made)
                 break
             except Conflict:
-                if await self._conflict_stays(server):
+                if await self.replicated("", server):
                     raise
         else:
             raise ApiError(UNAVAILABLE, _SILENT, retry_after=1)
         if self._part.replicated and writes_of(ops):
             await self._acknowledged(made.id)
-
-    async def _conflict_stays(self, server: str) -> bool:
-        return await self.replicated("", server)
 
     async def _acknowledged(self, commit_id: bytes) -> None:
         try:
@@ -268,7 +265,7 @@ class RemoteRecords(Records):
         return await self._call(lambda: self._store.world.now)
 
     async def sweep(self, now: float) -> int:
-        return await self._call(lambda: at_once(self._records.sweep(now)))
+        return await self._call(lambda: at_once(self._part.sweep(now)))
 
     async def size(self) -> int | None:
         return None
@@ -329,7 +326,7 @@ class _Call[Result]:
         self._fate = store.faults.fate(self._world.random, self._world.now, writes=lost is not None)
 
     def send(self, met: Callable[[], None]) -> None:
-        """Send it; `met` is told when a primary gets it."""
+        """Send it; `met` is called when a primary receives it."""
         self._met = met
         there = self._seconds(self._store.faults.longest_call)
         if self._fate == "refused":
@@ -457,7 +454,7 @@ class RemotePubSub:
         world.after(world.random.uniform(0.0, self._store.faults.longest_call), call)
 
 
-def _is_told(op: Op) -> bool:
+def _is_visible(op: Op) -> bool:
     return (isinstance(op, Put) and op.key.startswith((OUTBOX, "e/"))) or isinstance(op, Delete)
 
 

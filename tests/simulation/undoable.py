@@ -1,4 +1,4 @@
-"""Mappings and sets whose changes can be taken back."""
+"""Mappings whose changes can be taken back."""
 
 from __future__ import annotations
 

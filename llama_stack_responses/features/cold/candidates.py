@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
     Attributes:
         start: the key from which to go on if the server ends before they are packed.
-        chains: those that belong together, oldest first. Whoever packs them takes them out of the list.
+        chains: those that belong together, oldest first. Packing removes them from the list.
     """
 
     start: str
