@@ -18,6 +18,7 @@ from typing import Final
 
 from ..admission import Reservation
 from ..concurrency.offloading import INLINE_BYTES, in_thread, list_yielding_lock
+from ..core.ids import tag_of
 from ..core.json_values import is_large
 from ..generation.shared_events import SharedEvents
 from ..intervals import DEFAULT
@@ -241,7 +242,7 @@ class EventLog:
     async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
         stored = partial(self._read, response_id, after, _ROWS_AHEAD, _AHEAD_BYTES)
-        read = await read_replicated(self._records, response_id, stored, bool)
+        read = await read_replicated(self._records, tag_of(response_id), stored, bool)
         for events, size in read:
             try:
                 rows.append(self._event_rows.get_or_add(response_id, events, size, reserve))

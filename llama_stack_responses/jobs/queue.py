@@ -429,7 +429,7 @@ class JobQueue:
         Raises:
             ApiError: as from `read_replicated`.
         """
-        return await find_replicated(self._records, response_id, partial(self.find, response_id))
+        return await find_replicated(self._records, tag_of(response_id), partial(self.find, response_id))
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""

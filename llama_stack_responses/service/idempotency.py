@@ -16,7 +16,6 @@ from typing import Final
 
 from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import ApiError
-from ..core.ids import new_id
 from ..core.json_blocks import ordered_blocks, ordered_dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
@@ -93,9 +92,7 @@ class IdempotencyKeys:
         """
         rows = list(dict.fromkeys([claim.row, claim.name]))
         # A key that a primary has alone may be lost, with its response: then it is free.
-        found = await read_replicated(
-            self._records, new_id("resp", claim.tag), lambda: self._records.get_many(rows), bool
-        )
+        found = await read_replicated(self._records, claim.tag, lambda: self._records.get_many(rows), bool)
         record = found.get(claim.row) or found.get(claim.name)
         if record is None:
             return None

@@ -144,7 +144,7 @@ class Archive:
         Args:
             read, needs: as for `records.read_replicated`.
         """
-        return await read_replicated(self._records, response_id, read, needs)
+        return await read_replicated(self._records, tag_of(response_id), read, needs)
 
     async def save(
         self,
@@ -374,7 +374,7 @@ class Archive:
         retry = ConflictRetry()
         while True:
             await retry.wait()
-            record = await find_replicated(self._records, response_id, partial(self._record, key))
+            record = await find_replicated(self._records, tag_of(response_id), partial(self._record, key))
             if record is None:
                 return False
             entry = Entry.from_stored(*await self.decoder.decode([record.value]))

@@ -221,7 +221,7 @@ class ConversationStore:
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """Return the conversation; None if it is unknown or deleted."""
-        head = await find_replicated(self._records, conversation_id, partial(self._head, conversation_id))
+        head = await find_replicated(self._records, tag_of(conversation_id), partial(self._head, conversation_id))
         return head[0] if head else None
 
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
@@ -348,7 +348,7 @@ class ConversationStore:
         """Remove an item from the conversation; return False if it does not exist."""
         hasher, retry = Hasher(conversation.owner, tag_of(conversation.id)), ConflictRetry()
         find = partial(self._position, conversation, item_id)
-        while location := await find_replicated(self._records, conversation.id, find):
+        while location := await find_replicated(self._records, tag_of(conversation.id), find):
             await retry.wait()
             position, unchanged = location
             row = _row(conversation.id, position)

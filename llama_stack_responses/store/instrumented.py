@@ -32,10 +32,10 @@ class MeasuredRecords(WrappedRecords):
         with self._telemetry.storing("get_many"):
             return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
 
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, tag: int, server: str) -> bool:
         """Wait for replicas and time the call."""
         with self._telemetry.storing("replicated"):
-            return await replicated(self._records, response_id, server)
+            return await replicated(self._records, tag, server)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit and time the call; a condition that does not hold does not count as an error."""

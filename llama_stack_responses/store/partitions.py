@@ -171,13 +171,13 @@ class PartitionedRecords:
         )
         return {key: record for records in await _all(calls) for key, record in records.items()}
 
-    def server_of(self, response_id: str) -> str:
+    def server_of(self, tag: int) -> str:
         """Return what `Replicated` says."""
-        return server_of(self._parts[self._number(tag_of(response_id))], response_id)
+        return server_of(self._parts[self._number(tag)], tag)
 
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, tag: int, server: str) -> bool:
         """Wait as `Replicated` says."""
-        return await replicated(self._parts[self._number(tag_of(response_id))], response_id, server)
+        return await replicated(self._parts[self._number(tag)], tag, server)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)
@@ -243,7 +243,7 @@ class PartitionedRecords:
         while not is_last:
             until = _apply_until()
             page = partial(part.range, start, after_prefix(OUTBOX), limit=_AT_ONCE)
-            rows = await read_replicated(part, "", page, bool)
+            rows = await read_replicated(part, number, page, bool)
             is_last = len(rows) < _AT_ONCE
             for note, record in rows:
                 there, ops = codec.decode(record.value)

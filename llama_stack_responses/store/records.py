@@ -390,18 +390,18 @@ class Partitioned(Protocol):
 class Replicated(Protocol):
     """Records that may be read before replicas have them."""
 
-    def server_of(self, response_id: str) -> str:
-        """Return a name of the server that has a response, as far as it is known; another one after a failover."""
+    def server_of(self, tag: int) -> str:
+        """Return a name of the server with the rows of a tag, as far as it is known; another one after a failover."""
         ...
 
-    async def replicated(self, response_id: str, server: str) -> bool:
-        """Wait until enough replicas have what can be read of a response now.
+    async def replicated(self, tag: int, server: str) -> bool:
+        """Wait until enough replicas have what can be read of the rows of a tag, and of all others on their server.
 
         Args:
             server: what `server_of` returned before the reading.
 
         Returns:
-            Whether that is what was read: False if another server has the response by now. It may lack what was read.
+            Whether that is what was read: False if another server has the rows by now. It may lack what was read.
 
         Raises:
             ApiError: 503, not enough of them have it in time.
@@ -410,9 +410,9 @@ class Replicated(Protocol):
 
 
 async def read_replicated[Found](
-    records: Records, response_id: str, read: Callable[[], Awaitable[Found]], needs: Callable[[Found], bool]
+    records: Records, tag: int, read: Callable[[], Awaitable[Found]], needs: Callable[[Found], bool]
 ) -> Found:
-    """Return what is read of a response, once it is not lost with one server.
+    """Return what is read of the rows of a tag, once it is not lost with one server.
 
     Args:
         read: reads it, several times if servers fail meanwhile.
@@ -422,31 +422,47 @@ async def read_replicated[Found](
         ApiError: 503, not enough replicas have it in time.
     """
     while True:
-        server = server_of(records, response_id)
+        server = server_of(records, tag)
         found = await read()
-        if not needs(found) or await replicated(records, response_id, server):
+        if not needs(found) or await replicated(records, tag, server):
+            return found
+
+
+async def read_all_replicated[Found](
+    records: Records, read: Callable[[], Awaitable[Found]], needs: Callable[[Found], bool]
+) -> Found:
+    """Return what is read of rows of all tags, as `read_replicated`: each server is waited for once."""
+    tags = range(partitions_of(records))
+    while True:
+        servers = [server_of(records, tag) for tag in tags]
+        found = await read()
+        if not needs(found):
+            return found
+        one_of_each = dict(zip(servers, tags, strict=True))
+        are_there = [await replicated(records, tag, server) for server, tag in one_of_each.items()]
+        if all(are_there) and servers == [server_of(records, tag) for tag in tags]:
             return found
 
 
 async def find_replicated[Found](
-    records: Records, object_id: str, find: Callable[[], Awaitable[Found | None]]
+    records: Records, tag: int, find: Callable[[], Awaitable[Found | None]]
 ) -> Found | None:
-    """Return what is found of an object; None only if it does not come back with another server.
+    """Return what is found in the rows of a tag; None only if it does not come back with another server.
 
     Raises:
         ApiError: as from `read_replicated`.
     """
-    return await read_replicated(records, object_id, find, lambda found: found is None)
+    return await read_replicated(records, tag, find, lambda found: found is None)
 
 
-def server_of(records: Records, response_id: str) -> str:
+def server_of(records: Records, tag: int) -> str:
     """Return what `Replicated` says; empty for records without replicas."""
-    return records.server_of(response_id) if isinstance(records, Replicated) else ""
+    return records.server_of(tag) if isinstance(records, Replicated) else ""
 
 
-async def replicated(records: Records, response_id: str, server: str) -> bool:
+async def replicated(records: Records, tag: int, server: str) -> bool:
     """Do what `Replicated` says; records without replicas have what was read."""
-    return not isinstance(records, Replicated) or await records.replicated(response_id, server)
+    return not isinstance(records, Replicated) or await records.replicated(tag, server)
 
 
 @runtime_checkable

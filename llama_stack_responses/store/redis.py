@@ -163,10 +163,10 @@ class RedisRecords:
             arguments += [self._publish, name, self._id]
         script = self._scripts.freeing_commit if begins_to_free(writes) else self._scripts.commit
         for _ in range(TRIES):
-            server = self.server_of(commit)
+            server = self.server_of()
             failed = await self._sent(script, commit, keys, arguments)
             # A commit that conflicts with what one server alone has would not if that server died.
-            if failed != [TOO_LATE] and (not failed or await self.replicated(commit, server)):
+            if failed != [TOO_LATE] and (not failed or await self.replicated(0, server)):
                 break
         else:
             raise too_late()
@@ -186,17 +186,17 @@ class RedisRecords:
         except ApiError as error:
             raise Unanswered(error.message, partial(self._settle, commit)) from error
 
-    def server_of(self, _id: str) -> str:
-        """Return what `Replicated` says."""
+    def server_of(self, _tag: int = 0) -> str:
+        """Return what `Replicated` says: all tags are on one server."""
         return self._connections.ready().known_address(self._made) if self._replicas else ""
 
-    async def replicated(self, _id: str, server: str) -> bool:
+    async def replicated(self, _tag: int, server: str) -> bool:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
         if not self._replicas:
             return True
         await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
         # It is not known which one was asked just after the map of slots was read.
-        return bool(server) and self.server_of(_id) == server
+        return bool(server) and self.server_of() == server
 
     async def _commit_replicated(self, commit: str) -> None:
         """Wait until enough replicas have a commit.

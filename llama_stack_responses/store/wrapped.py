@@ -62,13 +62,13 @@ class WrappedRecords:
         """Read, with what is before missing keys."""
         return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
 
-    def server_of(self, response_id: str) -> str:
-        """Return the server of a response."""
-        return server_of(self._records, response_id)
+    def server_of(self, tag: int) -> str:
+        """Return the server with the rows of a tag."""
+        return server_of(self._records, tag)
 
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, tag: int, server: str) -> bool:
         """Wait for replicas."""
-        return await replicated(self._records, response_id, server)
+        return await replicated(self._records, tag, server)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit."""

@@ -343,7 +343,7 @@ async def test_commit_that_too_few_replicas_have_is_503_and_applied_once(
     assert await error.settle()
     with pytest.raises(Conflict):
         await acknowledging.commit([Put("b", b"")], [VersionIs("a", 1)])
-    assert not await acknowledging.replicated("a", ""), "it is not known who was read from"
+    assert not await acknowledging.replicated(0, ""), "it is not known who was read from"
     await acknowledging.commit([Put("b", b"")], [VersionIs("a", 2)])
 
 

@@ -296,7 +296,7 @@ def _forgotten_tag(patch: Patch) -> None:
 def _note_of_a_primary(patch: Patch) -> None:
     """A note of a commit is applied in another partition before replicas have it."""
 
-    async def unreplicated(_: object, of: str, read: Callable[[], Awaitable[Any]], needs: object) -> Any:
+    async def unreplicated(_: object, of: int, read: Callable[[], Awaitable[Any]], needs: object) -> Any:
         return await read()
 
     patch.setattr(partitions, "read_replicated", unreplicated)

@@ -212,7 +212,7 @@ class RemoteRecords(Records):
                 await self._call(lambda: self._store.commit(self._process.name, made), made)
                 break
             except Conflict:
-                if await self.replicated("", server):
+                if await self.replicated(self._number, server):
                     raise
         else:
             raise ApiError(UNAVAILABLE, _SILENT, retry_after=1)
@@ -231,11 +231,11 @@ class RemoteRecords(Records):
             await self._commit_replicated(commit_id)
         return was_applied
 
-    def server_of(self, _id: str) -> str:
+    def server_of(self, _tag: int) -> str:
         """Return what `Replicated` says: the primary that the last call has met."""
         return self._server
 
-    async def replicated(self, _id: str, server: str) -> bool:
+    async def replicated(self, _tag: int, server: str) -> bool:
         """Wait as `Replicated` says."""
         if not self._part.replicated:
             return True

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from ...concurrency.offloading import in_thread, list_yielding_lock, taking
 from ...concurrency.tasks import answers_of, gather_or_cancel, half_of_the_time
 from ...core.errors import ApiError
-from ...core.ids import new_id, tag_of
+from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...store.codec import TooLarge, UnreadableError
@@ -42,7 +42,7 @@ from ...store.records import (
     committed,
     pages_of,
     range_in,
-    read_replicated,
+    read_all_replicated,
 )
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
@@ -537,31 +537,24 @@ class Packing(Periodic):
             still_open = packing(each.name, 0)
             if await self._records.range(still_open, after_prefix(still_open), limit=1):
                 continue
-            # No chain can be added any more, so what is not there now never will be.
-            left, tags = 0, set[int]()
-            async for page in self._pages(each.name):
-                some, their_tags = await in_thread(_bytes_and_tags, page)
-                left += some
-                tags |= their_tags
+            # No chain can be added any more, so what is not there now never will be, unless a primary alone knows that
+            # it is not there: others would have it again.
+            read = partial(self._left_of, each.name)
+            left, tags = await read_all_replicated(self._records, read, lambda found: not found[1])
             if not tags:
-                await self._delete_empty(each.name)
+                await self._objects.delete(each.name)
             elif left * 2 < each.size:
                 await self._try_rewrite(each, tags)
         self._collected = looked_at[-1].name if len(looked_at) == _COLLECTED else ""
 
-    async def _delete_empty(self, name: str) -> None:
-        """Delete an object without chains, unless a primary alone knows that it has none: others would have them again.
-
-        Raises:
-            ApiError: 503, as `collect`.
-        """
-        prefix = f"{CHAINS}{name}/"
-        for number in range(self._records.partitions):
-            read = partial(range_in, self._records, number, prefix, after_prefix(prefix), limit=1)
-            of_partition = new_id("resp", number)
-            if await read_replicated(self._records, of_partition, read, lambda rows: not rows):
-                return
-        await self._objects.delete(name)
+    async def _left_of(self, name: str) -> tuple[int, set[int]]:
+        """Return the bytes that an object's chains have in it, and their tags."""
+        left, tags = 0, set[int]()
+        async for page in self._pages(name):
+            some, their_tags = await in_thread(_bytes_and_tags, page)
+            left += some
+            tags |= their_tags
+        return left, tags
 
     async def _next_objects(self) -> list[Stored]:
         """Return the next own objects by name, behind the last ones."""

@@ -53,6 +53,7 @@ from llama_stack_responses.store.records import (
     Record,
     VersionIs,
     after_prefix,
+    read_all_replicated,
 )
 from llama_stack_responses.store.routing import home_of_range, tag_of_key, tag_of_range
 
@@ -278,10 +279,10 @@ class FailingOver(Part):
             await super().commit([Delete(key) for key, _ in found])
         return found
 
-    def server_of(self, response_id: str) -> str:
+    def server_of(self, tag: int) -> str:
         return self.primary
 
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, tag: int, server: str) -> bool:
         return server == self.primary
 
 
@@ -294,6 +295,42 @@ async def test_what_a_primary_alone_had_is_not_written_in_another_partition() ->
     parts[0].away = False
     await PartitionedRecords(parts).apply_noted(3)
     assert await keys(parts[0]) == [], "its commit is lost, and is made again with another note"
+
+
+class OnServers(Part):
+    """A partition that moves to the next server with each reading; the last one alone has its rows."""
+
+    def __init__(self, waits: list[str], *servers: str) -> None:
+        super().__init__()
+        self._waits, self._servers = waits, list(servers)
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        if len(self._servers) > 1:
+            self._servers.pop(0)
+            return []
+        return await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+
+    def server_of(self, _tag: int) -> str:
+        return self._servers[0]
+
+    async def replicated(self, _tag: int, server: str) -> bool:
+        self._waits.append(server)
+        return server == self._servers[0]
+
+
+async def test_rows_of_all_partitions_wait_once_for_each_server_and_are_read_again_if_one_has_moved() -> None:
+    waits = list[str]()
+    moved, *others = parts = [OnServers(waits, *servers) for servers in ("ab", "a", "b", "a")]
+    await moved.commit([Put("co/1", b"")])
+    rows = partial(PartitionedRecords(parts).range, "co/", "co0", limit=9)
+    assert await read_all_replicated(PartitionedRecords(parts), rows, lambda rows: not rows)
+    assert waits == ["a", "b"]
+    waits.clear()
+    rows = partial(PartitionedRecords(others).range, "co/", "co0", limit=9)
+    assert not await read_all_replicated(PartitionedRecords(others), rows, lambda rows: not rows)
+    assert waits == ["a", "b"]
 
 
 class Slow(Part):

@@ -36,11 +36,11 @@ class FailingOver(WatchedRecords):
         return await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     @override
-    def server_of(self, response_id: str) -> str:
+    def server_of(self, tag: int) -> str:
         return self.primary
 
     @override
-    async def replicated(self, response_id: str, server: str) -> bool:
+    async def replicated(self, tag: int, server: str) -> bool:
         self.primary = "second"
         return server == self.primary
 
