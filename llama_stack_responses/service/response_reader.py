@@ -115,12 +115,11 @@ class ResponseReader:
             ApiError: 404, the response is unknown, deleted, or another user's; 400, it is a foreground response that
                 still runs; 429 or 503, the reservation is refused.
         """
-        status, version = await self._status_and_version(response_id)
-        if status in UNFINISHED:
-            with reserve().add(1):
-                pass  # refuses the request while this user's other readers hold all that they may
-            return self._follow(response_id, after, silence, reserve, client)
-        return await self._replay(response_id, version, after, reserve)
+        if replayed := await self._replay(response_id, after, reserve):
+            return replayed
+        with reserve().add(1):
+            pass  # refuses the request while this user's other readers hold all that they may
+        return self._follow(response_id, after, silence, reserve, client)
 
     async def _follow(
         self,
@@ -136,11 +135,11 @@ class ResponseReader:
                 if events and events[-1]["type"] in TERMINAL:
                     return
                 after = events[-1]["sequence_number"] if events else after
-        status, version = await self._status_and_version(response_id)
-        if status in UNFINISHED:
-            raise ServerClosing
         after = max(after, client.last) if client else after
-        async with aclosing(await self._replay(response_id, version, after, reserve)) as replayed:
+        replayed = await self._replay(response_id, after, reserve)
+        if replayed is None:
+            raise ServerClosing
+        async with aclosing(replayed):
             async for events in replayed:
                 yield events
 
@@ -159,8 +158,12 @@ class ResponseReader:
         return stored.response["status"], stored.version
 
     async def _replay(
-        self, response_id: str, version: int, after: int, reserve: Callable[[], Reservation]
-    ) -> AsyncGenerator[list[Event]]:
+        self, response_id: str, after: int, reserve: Callable[[], Reservation]
+    ) -> AsyncGenerator[list[Event]] | None:
+        """Return an iterator over the events of a response that has ended; None of another one."""
+        status, version = await self._status_and_version(response_id)
+        if status in UNFINISHED:
+            return None
         load = partial(self._stored, response_id, "read")
         return await self._replays.events(response_id, version, load, after, reserve)
 

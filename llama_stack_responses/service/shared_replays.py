@@ -10,6 +10,7 @@ from typing import Final
 from weakref import WeakValueDictionary, finalize
 
 from ..admission import Reservation
+from ..core.statuses import UNFINISHED
 from ..store.loaded_response import StoredResponse
 from ..stream.events import Event
 from ..stream.replay import replay
@@ -22,6 +23,10 @@ event loop."""
 @dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
 class _LoadedReplay:
     stored: StoredResponse
+
+    @property
+    def ended(self) -> bool:
+        return self.stored.response["status"] not in UNFINISHED
 
 
 class Replays:
@@ -38,8 +43,10 @@ class Replays:
         load: Callable[[], Awaitable[StoredResponse]],
         after: int,
         reserve: Callable[[], Reservation],
-    ) -> AsyncGenerator[list[Event]]:
+    ) -> AsyncGenerator[list[Event]] | None:
         """Return an iterator over the events after number `after`, in batches.
+
+        It is None if the response is read anew and has not ended: the server of the store that had its end has failed.
 
         Args:
             response_id: the id of a response that has ended.
@@ -59,7 +66,7 @@ class Replays:
                 loaded = await asyncio.shield(loading)
             else:
                 loaded = await self._load(key, load, reserve)
-        return _events(loaded, after)
+        return _events(loaded, after) if loaded.ended else None
 
     async def _load(
         self,
@@ -73,8 +80,10 @@ class Replays:
         try:
             stored = await load()
             reservation = reserve().add(stored.size)
-            loaded = self._loaded[key] = _LoadedReplay(stored)
+            loaded = _LoadedReplay(stored)
             finalize(loaded, reservation.release)
+            if loaded.ended:
+                self._loaded[key] = loaded
             return loaded
         finally:
             del self._loading[key]

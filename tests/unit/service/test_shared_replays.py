@@ -59,6 +59,19 @@ async def begin(
     store: Store | None = None,
 ) -> AsyncIterator[list[Event]]:
     """Begin a replay."""
+    events = await try_to_begin(replays, reserve, response, after, store)
+    assert events
+    return events
+
+
+async def try_to_begin(
+    replays: Replays,
+    reserve: Reserve,
+    response: StoredResponse | None = None,
+    after: int = -1,
+    store: Store | None = None,
+) -> AsyncIterator[list[Event]] | None:
+    """Begin a replay if the response has ended."""
     response, store = response or stored(), store or Store()
     return await replays.events(response.response["id"], response.version, lambda: store.load(response), after, reserve)
 
@@ -142,6 +155,16 @@ async def test_changed_response_is_not_shared() -> None:
     assert events[-1]["response"]["status"] == "incomplete"
     assert wide.held > SIZE
     del first
+
+
+async def test_response_whose_end_was_lost_is_read_again_once_it_has_ended(
+    admission: Admission, reserve: Reserve
+) -> None:
+    replays = Replays()
+    running = stored(status="in_progress")
+    assert await asyncio.gather(*(try_to_begin(replays, reserve, running) for _ in range(3))) == [None, None, None]
+    assert admission.held == 0
+    assert (await read(await begin(replays, reserve)))[-1]["type"] == "response.completed"
 
 
 async def test_reconnecting_reader_gets_remaining_events(reserve: Reserve) -> None:
