@@ -43,15 +43,17 @@ CHECK_URL = "check INFERENCE_URL, which mostly ends with /v1"
 def reserved_port() -> Iterator[int]:
     """Reserve the requested port, if it is unused.
 
-    A server listens only after some seconds. Until then, a lock keeps a second program from the port.
+    A server listens only after some seconds. Until then, a lock keeps a second program from the port: that of the byte
+    with the port's number, in one file for all ports.
     """
     port = chosen_port()
     taken = ValueError(f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
-    lock = Path(tempfile.gettempdir()) / f"llama-stack-responses-{os.getuid()}-{port}.lock"
-    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as held, socket.socket() as probe:
+    file = Path(tempfile.gettempdir()) / f"llama-stack-responses-{os.getuid()}.lock"
+    locks = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(locks, "r+") as held, socket.socket() as probe:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except (BlockingIOError, PermissionError):  # which of them, depends on the system
             raise taken from None
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise taken

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from ..chat.adaptation.enforced import Expectation
-from ..chat.adaptation.json_answers import json_texts
-from ..chat.adaptation.schema_task import NO_JSON
+from ..chat.adaptation.json_answers import NO_JSON, json_texts
 from ..chat.malformed_calls import WrittenCall
 from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps

@@ -32,7 +32,8 @@ from llama_stack_responses.features.cold import conversations, units
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.rows import FOLDER, Release
+from llama_stack_responses.features.cold.prefixes import FOLDER
+from llama_stack_responses.features.cold.rows import Release
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests

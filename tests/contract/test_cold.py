@@ -18,7 +18,8 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import PagedRecords
-from llama_stack_responses.features.cold.rows import CHAINS, FOLDER, Chain
+from llama_stack_responses.features.cold.prefixes import CHAINS, FOLDER
+from llama_stack_responses.features.cold.rows import Chain
 from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords

@@ -12,7 +12,8 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.cold import conversations
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.rows import CHAINS, HELD, place_of
+from llama_stack_responses.features.cold.prefixes import CHAINS, HELD
+from llama_stack_responses.features.cold.rows import place_of
 from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
 from llama_stack_responses.store.archive import Archive

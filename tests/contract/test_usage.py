@@ -34,7 +34,7 @@ from llama_stack_responses.store.archive import Archive, save_once
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Condition, Op, Records, Unanswered, after_prefix, partitions_of
+from llama_stack_responses.store.records import Condition, Op, Record, Records, Unanswered, after_prefix, partitions_of
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
 from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
@@ -229,6 +229,24 @@ async def test_change_of_a_day_that_is_over_deletes_its_sums_until_they_are_made
     await of_users.delete(neighbor, await anext(of_users.ids_of(neighbor)))
     assert await sums() == 2 * len(SUMS)
     assert (await server.summed([]))[()]["input_tokens"] == 1
+
+
+async def test_deletion_of_a_day_asks_for_no_minutes_that_are_kept_no_longer(records: Records, clock: Clock) -> None:
+    asked = list[str]()
+
+    class Asked(WatchedRecords):
+        async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+            asked.extend(keys)
+            return await super().get_many(keys, max_bytes=max_bytes)
+
+    of_users, server = UsageOfOwners(Asked(records), Decoder(), None), Server(records, clock)
+    await server.save()
+    await server.add_up()
+    of_day = await anext(of_users.ids_of(ADA))
+    clock.now += 5 * DAYS.seconds
+    await of_users.delete(ADA, of_day)
+    assert await server.total("requests", HOURS) == 0
+    assert {key.startswith(MINUTES.prefix) for key in asked} == {False}
 
 
 async def test_days_are_not_summed_while_they_change(records: Records, clock: Clock) -> None:

@@ -16,7 +16,8 @@ from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.pages import PagedRecords
-from llama_stack_responses.features.cold.rows import CHAINS, Chain
+from llama_stack_responses.features.cold.prefixes import CHAINS
+from llama_stack_responses.features.cold.rows import Chain
 from llama_stack_responses.jobs.served_partitions import living_workers
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.loaded_response import StoredResponse

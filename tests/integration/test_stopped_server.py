@@ -106,7 +106,8 @@ def test_what_a_stopping_server_has_not_begun_is_answered_by_another_one(servers
             refused = idle.post("/responses", json=ASKED)
         assert (refused.status_code, refused.json()["error"]["code"]) == (421, "server_stopping")
         assert refused.headers["connection"] == "close"
-        assert output_text(Wire(address).create(**ASKED)) == "not begun"
+        with Wire(address) as later:
+            assert output_text(later.create(**ASKED)) == "not begun"
         assert not waiting.done()
         os.kill(first.pid, signal.SIGTERM)  # a second signal ends the wait for what runs
         assert {output_text(each.result(600)) for each in (waiting, stream)} == {"not begun"}

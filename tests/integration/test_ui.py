@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from socket import SHUT_RDWR
 from threading import Thread
 from typing import Any, Self
 
@@ -321,28 +322,29 @@ def test_chat_requests_of_unstored_responses_are_not_recorded(
 class EventStreamReader:
     """The events of a stream of the page, read in a thread."""
 
-    def __init__(self, stack: LiveStack, user: str, path: str, **query: Any) -> None:
+    def __init__(self, stack: LiveStack, user: str, path: str) -> None:
         self.events: list[tuple[str, Json]] = []
         self._wire = Wire(stack, token=f"token-of-{user}")
         self._path = path
-        self._query = query
-        self._thread = Thread(target=self._read, daemon=True)
+        self._opened = ExitStack()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        http = self._opened.enter_context(self._wire).http
+        answer = self._opened.enter_context(http.stream("GET", f"/ui{self._path}"))
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        thread = Thread(target=self._read, args=[answer])
+        thread.start()
+        self._opened.callback(thread.join)
+        self._opened.callback(answer.extensions["network_stream"].get_extra_info("socket").shutdown, SHUT_RDWR)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The thread sees that with the next line, or the next comment.
-        self._wire.http.close()
+        """End the stream, then the thread, and then close the client."""
+        self._opened.close()
 
-    def _read(self) -> None:
-        with (
-            suppress(httpx.HTTPError, OSError),
-            self._wire.http.stream("GET", f"/ui{self._path}", params=self._query) as answer,
-        ):
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            name = ""
+    def _read(self, answer: httpx.Response) -> None:
+        name = ""
+        with suppress(httpx.RemoteProtocolError):  # the stream ends where it is
             for line in answer.iter_lines():
                 if line.startswith("event: "):
                     name = line[7:]

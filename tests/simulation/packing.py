@@ -21,7 +21,8 @@ from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects, ObjectsAway, Stored
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import decoded
-from llama_stack_responses.features.cold.rows import CHAINS, HELD, PAGES, RecordStub, place_of
+from llama_stack_responses.features.cold.prefixes import CHAINS, HELD, PAGES
+from llama_stack_responses.features.cold.rows import RecordStub, place_of
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.lifecycle.periodic import Periodic
 from llama_stack_responses.logs import get_logger

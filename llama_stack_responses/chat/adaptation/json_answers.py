@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+NO_JSON: Final = "it is not JSON"
+"""How the sentence about a text begins that is no JSON."""
 _BLANK: Final = " \t\r\n\ufeff"
 """What is left out around an answer; the last one is a byte order mark."""
 _ENDS_OF_REASONING: Final = (

@@ -11,8 +11,8 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-NO_JSON: Final = "it is not JSON"
-"""How the sentence about a text begins that is no JSON."""
+from .json_answers import NO_JSON
+
 _PLACE_PARTS: Final = 16
 _SHOWN_CHARACTERS: Final = 500
 

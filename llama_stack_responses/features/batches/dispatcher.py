@@ -64,7 +64,7 @@ class Dispatcher:
         self._records = records
         self._poll_seconds, self._lease_seconds = poll_seconds, lease_seconds
         self.parts: Parts | None = None
-        """What the work needs, once the routes are made."""
+        """What the work needs, once the API is there that runs it."""
         self._name = token_hex(8).encode()
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()

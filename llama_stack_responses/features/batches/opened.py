@@ -39,8 +39,8 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
     ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)
     dispatcher, limits_of_work = Dispatcher(stack.records), WorkerLimits.of(stack.config.background)
 
-    def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        parts = dispatcher.parts = Parts(
+    def connect(impl: OpenAIResponsesImpl) -> None:
+        dispatcher.parts = Parts(
             impl,
             stack.plain_inference,
             FairBudget(limits_of_work.concurrency_deferred, limits_of_work.concurrency_per_user),
@@ -55,9 +55,13 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
             stack.config.share_of,
             stack.telemetry,
         )
-        return batches_router(BatchRoutes(impl, parts, dispatcher.look, limits))
+
+    def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        assert dispatcher.parts, "it is connected before its routes are made"
+        return batches_router(BatchRoutes(impl, dispatcher.parts, dispatcher.look, limits))
 
     return Feature(
+        connect=connect,
         routes=[routes],
         replaces=["batches"],
         views=[PageView("batches", "Batches", "list", "b")],

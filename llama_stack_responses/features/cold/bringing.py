@@ -21,7 +21,8 @@ from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import SECONDS, Metric
 from .pack import Rows, opened
 from .pages import PagedRecords
-from .rows import ITEMS, Chain, Place, held
+from .prefixes import ITEMS
+from .rows import Chain, Place, held
 
 if TYPE_CHECKING:
     # Its package is missing where nothing is packed.

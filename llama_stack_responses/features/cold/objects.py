@@ -18,7 +18,7 @@ from ...core.setting_values import WrongConfiguration
 from ...logs import Outage, get_logger
 from ...store.codec import UnreadableError
 from ...store.records import Put, Records, VersionIs, committed
-from .rows import FOLDER
+from .prefixes import FOLDER
 from .settings import ColdTier
 
 if TYPE_CHECKING:

@@ -51,7 +51,8 @@ from .conversations import Conversations
 from .objects import Objects, ObjectsAway, Stored
 from .pack import opened, packed, packed_part
 from .pages import PagedRecords
-from .rows import CHAINS, RELEASES, Chain, Place, RecordStub, Release, packing
+from .prefixes import CHAINS, RELEASES
+from .rows import Chain, Place, RecordStub, Release, packing
 from .settling import Settling
 from .shares import Share, Shares, Span
 from .units import Found, Part, Unit, read_units, stub_ops, unit_of

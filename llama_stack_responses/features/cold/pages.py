@@ -54,7 +54,8 @@ from ...store.records import (
 from ...store.routing import owner_of_range, tag_of_key, tag_of_range
 from ...store.search_index import index_of
 from ...store.wrapped import WrappedRecords
-from .rows import CHAINS, PAGES, place_of
+from .prefixes import CHAINS, PAGES
+from .rows import place_of
 
 KINDS: Final = ("co/", "i/", "j/", "l/", "r/")
 """Prefixes of the keys of rows that pages may have."""

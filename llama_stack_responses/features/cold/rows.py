@@ -1,19 +1,4 @@
-"""The rows of what is packed.
-
-    co/<object>/<number>   a chain that is packed in the object (`Chain`), also if it is one response; or items of a
-                           conversation that follow each other
-    cp/<object>            a server may still add chains to that object; the row expires
-    cp/next/<slice>        how far the server is that packs these responses (`shares.py`); the row expires
-    cp/folder              the folder of the object store that has the objects of this store
-    cl/<object>/<number>   the references of that chain's responses that are still to be deleted, and its rows that are
-                           still to be moved into pages (`Release`)
-    ch/<response>          the response was brought back, and is not packed again until the row expires
-    ch/<conversation>      the same of items of the conversation; or all its items are packed, if its row has this
-                           version
-
-    ck/<partition>/<first>    rows of packed chains, many together (`pages.py`)
-
-The tag of the chain's responses follows those of an object, so that they are in the partition of these.
+"""The rows of what is packed; `prefixes.py` has their keys.
 
 Of the rows of a chain, these stay as stubs, which name it: the records of its responses, and the pointers to its items.
 Of items of a conversation, the rows of the first and the last one stay as stubs: the rows between them are not in the
@@ -33,16 +18,7 @@ from ...core.types import Json
 from ...store import codec
 from ...store.layout import unsettled, with_tag
 from ...store.records import Delete, Op, Put, Record
-
-CHAINS: Final = "co/"
-RELEASES: Final = "cl/"
-FOLDER: Final = "cp/folder"
-OPEN: Final = "cp/"
-HELD: Final = "ch/"
-PAGES: Final = "ck/"
-
-ITEMS: Final = "m/"
-"""The prefix of items of conversations."""
+from .prefixes import CHAINS, HELD, ITEMS, OPEN, PAGES, RELEASES
 
 _STUB: Final = b"\x0f"
 """The first byte of a stub in place of a record; as a format of `codec`, no version knows it."""

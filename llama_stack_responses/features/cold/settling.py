@@ -13,7 +13,8 @@ from ...store.layout import LISTS, read_pointer
 from ...store.records import Record, VersionIs
 from ...store.search_index import index_of
 from .pages import KINDS, PagedRecords
-from .rows import ITEMS, Place, place_of
+from .prefixes import ITEMS
+from .rows import Place, place_of
 
 _TRIES: Final = 3
 _ROWS: Final = 10_000

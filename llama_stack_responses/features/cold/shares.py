@@ -22,7 +22,7 @@ from ...core.errors import ApiError
 from ...jobs.served_partitions import living_workers, workers_of
 from ...store.layout import LISTS, with_tag
 from ...store.records import Records, after_prefix, partitions_of
-from .rows import OPEN
+from .prefixes import OPEN
 
 _SHARES: Final = 64
 """Shares of a store with fewer partitions."""

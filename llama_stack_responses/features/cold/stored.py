@@ -10,7 +10,8 @@ from ...store.decoder import Decoder
 from ...store.feature_store import Exported
 from ...store.records import Records, pages_of, unmoved
 from .pages import PagedRecords
-from .rows import CHAINS, Chain
+from .prefixes import CHAINS
+from .rows import Chain
 
 
 class PackedChains:

@@ -15,7 +15,7 @@ from ...logs import get_logger
 from ...store.records import Condition, Op, Record, Records, after_prefix, range_in
 from ...store.wrapped import WrappedRecords
 from ...telemetry.instrumentation import Telemetry
-from .rows import CHAINS, FOLDER
+from .prefixes import CHAINS, FOLDER
 
 if TYPE_CHECKING:
     from .unpacking_records import UnpackingRecords

@@ -37,18 +37,8 @@ from ...store.records import (
 from ...store.wrapped import WrappedRecords
 from .bringing import Bringing, restored
 from .pages import PagedRecords
-from .rows import (
-    CHAINS,
-    ITEMS,
-    Chain,
-    Place,
-    RecordStub,
-    Release,
-    held,
-    items_of,
-    own_rows,
-    place_of,
-)
+from .prefixes import CHAINS, ITEMS
+from .rows import Chain, Place, RecordStub, Release, held, items_of, own_rows, place_of
 
 _POSITIONS: Final = "a/"
 """The prefix of the rows that find items of conversations: they are deleted with the pointers to these."""

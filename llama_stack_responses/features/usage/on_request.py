@@ -124,9 +124,10 @@ class UsageOfOwners:
 
     async def _without(self, owner: Owner, parts: Sequence[str], unit: Unit, day: int) -> list[Op]:
         """Return the ops that take an owner out of the tables of a day in some parts."""
-        per_day = DAYS.seconds // unit.seconds
-        days = range(day * per_day, (day + 1) * per_day)
-        starts = {unit.key(start, part): start for start in days for part in parts}
+        per_day, now = DAYS.seconds // unit.seconds, await self._records.now()
+        # Minutes are kept for days only, and a store may read their keys one by one.
+        kept = [start for start in range(day * per_day, (day + 1) * per_day) if unit.may_be_kept(start, now)]
+        starts = {unit.key(start, part): start for start in kept for part in parts}
         rows = await self._records.get_many(list(starts))
         decoded = await self._decoder.decode([record.value for record in rows.values()])
         ops: list[Op] = []

@@ -64,6 +64,11 @@ class Unit:
         days = [each for each in (self.kept_days, retention_days) if each is not None]
         return (start + 1) * self.seconds + min(days) * 86_400.0 if days else None
 
+    def may_be_kept(self, start: int, now: float) -> bool:
+        """Return whether there may still be a table, however long all tables are kept; `start` is as for `key`."""
+        expires_at = self.expires_at(start, None)
+        return expires_at is None or expires_at > now
+
     def start_of(self, key: str) -> int:
         """Return the start of the table with this key, in seconds since the epoch."""
         return int(key.removeprefix(self.prefix).partition("/")[0], 16) * self.seconds

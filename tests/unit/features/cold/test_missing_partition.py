@@ -11,7 +11,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import packing
-from llama_stack_responses.features.cold.rows import CHAINS
+from llama_stack_responses.features.cold.prefixes import CHAINS
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Put, Record

@@ -18,7 +18,8 @@ from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.feature import Stack
 from llama_stack_responses.features.cold.feature import open_feature
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.rows import FOLDER, Chain, Place, RecordStub
+from llama_stack_responses.features.cold.prefixes import FOLDER
+from llama_stack_responses.features.cold.rows import Chain, Place, RecordStub
 from llama_stack_responses.features.cold.settings import SETTINGS, ColdTier
 from llama_stack_responses.features.cold.tier import open_tier
 from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
