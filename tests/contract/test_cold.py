@@ -469,6 +469,28 @@ async def test_backup_of_what_was_packed_since_the_last_one_leaves_no_content_un
     assert await left(target, clock, there) == []
 
 
+@pytest.mark.parametrize("deleted_here", [False, True])
+async def test_what_both_sides_of_a_move_have_packed_leaves_nothing(
+    clock: Clock, tmp_path: Path, *, deleted_here: bool
+) -> None:
+    there, here = (
+        ColdStore(MemoryRecords(clock=clock), in_folder(tmp_path / name), clock) for name in ("there", "here")
+    )
+    move, made = Move(there.records, here.records, tmp_path), await chain(there.archive)
+    await move.go()
+    for each in made if deleted_here else ():
+        assert await here.archive.delete(each.response["id"])
+    for side in (there, here):
+        await pack(side, clock)
+    for _ in range(2):
+        await move.go()
+    for each in () if deleted_here else made:
+        response_id = each.response["id"]
+        assert await whole(here.archive, response_id) == await whole(there.archive, response_id)
+        assert await here.archive.delete(response_id)
+    assert await left(here.hot, clock, here.archive) == []
+
+
 async def test_reader_of_many_reads_packed_responses_where_they_are(cold: ColdStore, clock: Clock) -> None:
     made = await chain(cold.archive, 20)
     await pack(cold, clock)

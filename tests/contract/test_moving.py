@@ -38,6 +38,7 @@ from llama_stack_responses.store.backup_index import BackupIndex
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.layout import links_of, scored
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
 from llama_stack_responses.store.placement import Placement
@@ -470,6 +471,35 @@ async def test_conversation_that_both_sides_continue_stays_as_it_is_here(
     assert await here.archive.conversations.find(found, items[1]["id"]) is None
     for key in (f"m/{gone.id}/", f"a/{gone.id}/"):
         assert await move.target.range(key, f"{key}~", limit=1) == []
+    for each in (both, one):
+        await here.archive.conversations.delete(each.id)
+    for kind in "aijm":
+        assert await move.target.range(f"{kind}/", f"{kind}0", limit=1) == []
+
+
+async def test_response_that_changes_there_after_it_was_deleted_here_leaves_nothing(
+    tmp_path: Path, clock: Clock
+) -> None:
+    move = Move(MemoryRecords(clock=clock), MemoryRecords(clock=clock), tmp_path)
+    there, here = (User(each, clock) for each in (move.source, move.target))
+    runs = response(tools=TOOLS, status="in_progress")
+    await there.archive.save(runs, owner=ADA, base=None, input_items=[user("asked")])
+    ended = await there.asks("scored")
+    await move.go()
+    for each in (runs, ended):
+        assert await here.archive.delete(each["id"])
+    await there.archive.save(
+        {**runs, "status": "completed", "output": [assistant("answered")]},
+        owner=ADA,
+        base=None,
+        input_items=[user("asked")],
+    )
+    entry = await there.archive.entry(ended["id"])
+    assert entry
+    await move.source.commit([Put(scored(entry.listed), b"a note"), Put(links_of(ended["id"]), b"a link")])
+    assert (await move.go()).kept
+    await here.archive.sweep()
+    assert [key for key, _ in await move.target.range("!", "~", limit=99) if not key.startswith("x/")] == []
 
 
 async def rows(records: Records, *keys: str) -> dict[str, bytes]:

@@ -45,7 +45,8 @@ def backup(arguments: Namespace) -> None:
         fields = {"file": str(target), "rows": writer.rows - len(lacks), "bytes": writer.size}
         print_fields(fields, as_json=arguments.json, file=sys.stderr if piped else None)
         if lacks:
-            raise CommandError(f"The backup has all but what is damaged in the object store of: {', '.join(lacks)}.")
+            names = ", ".join(lacks)
+            raise CommandError(f"The backup has all but what is damaged or missing in the object store of: {names}.")
 
     if not piped:
         refuse_existing(target)

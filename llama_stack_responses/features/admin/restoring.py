@@ -16,6 +16,7 @@ from typing import Final
 
 from ...commands.progress import ProgressLine
 from ...core.ids import tag_of
+from ...core.lru_cache import LruCache
 from ...core.statuses import ENDED_BATCH, UNFINISHED
 from ...store import codec
 from ...store.backup_format import DAMAGED
@@ -23,7 +24,7 @@ from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
 from ...store.history_nodes import parent_of
 from ...store.kept_secret import KEPT_SECRET
-from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, reference, unsettled
+from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, read_pointer, reference, unsettled
 from ...store.partitions import noted
 from ...store.records import (
     Condition,
@@ -46,6 +47,9 @@ _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit."""
 _READ_ROWS: Final = 50
 """Rows that are read at a time."""
+
+_KNOWN: Final = 10_000
+"""Conversations of which it is remembered whether they have changed here."""
 
 _PACKED: Final = ("i/", "j/", "l/", "m/", "r/")
 """Prefixes of rows that exist without being in the store if what they belong to is in an object store."""
@@ -78,6 +82,9 @@ _ALONE: Final = frozenset({"ak", "au", "bt", "ce", "rf", "sc", "sk", "sl", "so",
 
 _REVOKED: Final = frozenset({"ak", "sc", "sl"})
 """Of these, those that are deleted even if they have changed here."""
+
+_OF_RESPONSES: Final = ("sc/", "sl/")
+"""Rows that a response may get at any time, whose keys end with its id."""
 
 
 @dataclass(slots=True)
@@ -144,7 +151,8 @@ class Restoring:
         self._changed = defaultdict[int, list[Indexed]](list)
         self._named = set[str]()
         self._notes = list[Indexed]()
-        self._ended = self._own = ("", False)
+        self._ended = ("", False)
+        self._own = LruCache[str, bool](_KNOWN)
         self._view = StoreView(records)
         self.counts = Counts()
 
@@ -155,7 +163,7 @@ class Restoring:
             # Before the rows to which they were added there are replaced: nothing is counted twice.
             await self._remove_gone(added_up=True)
         for phase in range(1 + max(PHASES.values())):
-            self._ended = self._own = ("", False)
+            self._ended = ("", False)
             async for row in self._wanted(phase, now):
                 await self._write(row, progress)
             await self._flush(progress)
@@ -163,6 +171,7 @@ class Restoring:
                 await self._complete(self._named)
         await self._apply_notes()
         if self._manner.since:
+            await self._let_go_of_kept()
             await self._remove_gone(added_up=False)
             await self._remove_derived()
         return self.counts
@@ -195,7 +204,7 @@ class Restoring:
         if self._manner.since and late and await self._has_ended(row.key):
             self.counts.left += 1
             return
-        if self._manner.since and row.was is None and await self._is_own(row.key):
+        if self._manner.since and row.was is None and await self._is_unwanted(row):
             self.counts.kept += 1
             return
         if row.was is not None and not late:
@@ -208,6 +217,14 @@ class Restoring:
         await self._add(number, self._op(row), progress)
         if self._manner.moves and row.key.startswith("l/"):
             await self._add_tag(row.key, progress)
+
+    async def _is_unwanted(self, row: Indexed) -> bool:
+        """Whether a row that is new there belongs to a deleted response, or to a conversation as it is not here."""
+        if row.key.startswith(_OF_RESPONSES):
+            stored = f"r/{row.key.rpartition('/')[2]}"
+            return stored not in await self._records.get_many([stored])
+        is_pointer = row.key.startswith(("i/", "j/")) and not _unfinished(row.key)
+        return await self._is_own(read_pointer(self._index.value(row))[0] if is_pointer else row.key)
 
     def _op(self, row: Indexed) -> Put | Ensure:
         kind = Ensure if self._manner.adds else Put
@@ -267,23 +284,36 @@ class Restoring:
         unneeded = _unneeded(here.value, Record(value, 1)) if row.key.startswith("r/") else []
         return [Put(row.key, value, row.expires_at), *unneeded]
 
+    async def _let_go_of_kept(self) -> None:
+        """Let go of what responses have there and not here, if they stay as they are here or were deleted here."""
+        for row in self._index.rows(PHASES["r"]):
+            if not row.key.startswith("r/") or row.was in (None, row.now):
+                continue
+            value, retry = self._index.value(row), ConflictRetry()
+            while True:
+                await retry.wait()
+                here = (await self._records.get_many([row.key])).get(row.key)
+                ops = [] if here and digest(here.value) == row.now else _unneeded(value, here)
+                unchanged = VersionIs(row.key, here.version if here else None)
+                if not ops or await committed(self._records, ops, [unchanged]):
+                    break
+
     async def _is_own(self, key: str) -> bool:
-        """Whether a row is of a conversation that has changed here since the earlier backup, or was deleted.
+        """Whether a row leads to a conversation that has changed here since the earlier backup, or was deleted.
 
         Items that both sides have added have the same positions, so those of one side would hide the others.
         """
-        kind, _, rest = key.partition("/")
-        if kind not in ("a", "m"):
+        if not key.startswith(("a/", "m/")):
             return False
-        head = f"c/{rest.partition('/')[0]}"
-        if self._own[0] != head:
-            row = self._index.get(head)
-            own = False
+        head = f"c/{key.split('/')[1]}"
+        own = self._own.get(head)
+        if own is None:
+            row, own = self._index.get(head), False
             if row and row.was is not None:
                 found = (await self._records.get_many([head])).get(head)
                 own = found is None or digest(found.value) not in (row.was, row.now)
-            self._own = (head, own)
-        return self._own[1]
+            self._own.set(head, own)
+        return own
 
     async def _has_ended(self, key: str) -> bool:
         """Whether what a row of `_UNFINISHED` belongs to has ended here, or goes on here: it runs no second time."""
@@ -399,17 +429,23 @@ def _has_ended(batch: Record | None) -> bool:
     return batch is None or codec.decode(batch.value)["status"] in ENDED_BATCH
 
 
-def _unneeded(value: bytes, stays: Record) -> list[Op]:
-    """Return the ops that let go of content that a response needs, whose record is in place of this value.
+def _unneeded(value: bytes, stays: Record | None) -> list[Op]:
+    """Return the ops that let go of what a response has with this value of its record, and not with the one that stays.
 
     Content that was in an object store between two backups, or is back from there, has other names than before.
+
+    Args:
+        stays: None if the response is deleted.
     """
     try:
-        entry, held = Entry.decode(Record(value, 1)), Entry.decode(stays).references()
+        entry = Entry.decode(Record(value, 1))
+        held = Entry.decode(stays) if stays else None
     except codec.UnreadableError:
         return []
-    left = {key: content for key, content in entry.references().items() if key not in held}
-    return [*map(Delete, left), *(unsettled(content, entry.owner) for content in left.values())]
+    kept = held.references() if held else {}
+    left = {key: content for key, content in entry.references().items() if key not in kept}
+    rows = left if held else entry.keys()
+    return [*map(Delete, rows), *(unsettled(content, entry.owner) for content in left.values())]
 
 
 def _unchanged(key: str, found: Mapping[str, Record]) -> Condition:

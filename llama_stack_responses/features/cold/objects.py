@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
 from ...core.setting_values import WrongConfiguration
 from ...logs import Outage, get_logger
@@ -46,6 +48,21 @@ class ObjectsAway(ApiError):  # noqa: N818 - as `ApiError`, it is an answer
         super().__init__(503, _AWAY, retry_after=10)
 
 
+class ObjectMissing(UnreadableError):  # noqa: N818 - as `ApiError`, it is an answer
+    """The object store answers, and lacks an object.
+
+    Args:
+        path: the object.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"This content is in {path} of the object store, which is missing there: it cannot be read until the "
+            "operator restores that object."
+        )
+        self.headers = {"x-should-retry": "false"}
+
+
 class Stored(NamedTuple):
     """An object: its name, and its size in bytes."""
 
@@ -56,7 +73,7 @@ class Stored(NamedTuple):
 class Objects:
     """Reads and writes the objects of a store, which are in a folder of their own: others may have the same place.
 
-    Every method raises `ObjectsAway` if the object store does not answer, or refuses.
+    Every method raises `ObjectsAway` if the object store does not answer, or refuses, as where it has no such bucket.
 
     Args:
         settings: where they are.
@@ -85,13 +102,18 @@ class Objects:
         """Return `size` bytes of an object.
 
         Raises:
-            UnreadableError: it ends before that.
+            UnreadableError: it ends before that, or is missing.
         """
         path = await self._path(name)
         with self._answers():
             # A store that hangs takes connections, and answers none.
             async with asyncio.timeout(_ANSWER_SECONDS + size / _SLOWEST):
-                data = await self._range(path, at, size)
+                try:
+                    data = await self._range(path, at, size)
+                except FileNotFoundError as error:
+                    if await self._is_there():
+                        raise ObjectMissing(path) from error
+                    raise
         if data is None:
             raise UnreadableError("An object of packed responses is too short.")
         return data
@@ -111,10 +133,18 @@ class Objects:
             raise failure or OSError("A part of an object is missing.")
         return None
 
+    async def _is_there(self) -> bool:
+        """Return whether the bucket or the folder is there: a folder of another machine may not be mounted."""
+        folder = await self._path("")
+        if isinstance(self._store, LocalStore):
+            return await in_thread((Path(self._store.prefix or "/") / folder).is_dir)
+        await anext(obstore.list(self._store, folder).__aiter__(), None)
+        return True
+
     async def delete(self, name: str) -> None:
-        """Delete an object."""
+        """Delete an object, unless another server has."""
         path = await self._path(name)
-        with self._answers():
+        with self._answers(), suppress(FileNotFoundError):
             await obstore.delete_async(self._store, path)
 
     async def all(self) -> AsyncIterator[Stored]:

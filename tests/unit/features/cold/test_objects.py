@@ -61,11 +61,25 @@ async def test_large_object_is_sent_while_it_is_made_or_not_at_all(place: ColdTi
     assert [each async for each in objects.all()] == [Stored("large", 12 * 2**20)]
 
 
-async def test_missing_object_is_a_503(place: ColdTier) -> None:
-    with pytest.raises(ApiError, match="object store") as refused:
-        await Objects(place, MemoryRecords()).read("missing", 0, 4)
-    assert refused.value.status == 503
-    assert refused.value.retry_after
+async def test_missing_object_is_named_and_clients_do_not_try_again(place: ColdTier) -> None:
+    objects = Objects(place, MemoryRecords())
+    await objects.put("one", sent(b"0123"))
+    for _ in range(2):
+        await objects.delete("one")
+    with pytest.raises(UnreadableError, match=r"/one\.pack of the object store, which is missing there") as refused:
+        await objects.read("one", 0, 4)
+    assert (refused.value.status, refused.value.headers) == (500, {"x-should-retry": "false"})
+
+
+async def test_missing_bucket_or_folder_is_a_503(place: ColdTier, tmp_path: Path) -> None:
+    settings = place.model_copy(update={"url": "s3://none"}) if place.endpoint else place
+    objects = Objects(settings, MemoryRecords())
+    if not place.endpoint:
+        await objects.put("one", sent(b"0123"))
+        (tmp_path / "cold").rename(tmp_path / "not mounted")
+    with pytest.raises(ObjectsAway) as refused:
+        await objects.read("one", 0, 4)
+    assert (refused.value.status, refused.value.retry_after) == (503, 10)
 
 
 async def test_short_object_is_damaged_and_not_away(place: ColdTier, caplog: pytest.LogCaptureFixture) -> None:
