@@ -1,8 +1,9 @@
 # `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
-# Three targets run at a time, all of them whichever fails; each line of a test run begins with the name of its target.
-MAKEFLAGS += --jobs=3 --keep-going
+# Several targets run at a time, all of them whichever fails; each line of a test run begins with the name of its target.
+# All suites of `test-all` begin at once: a core that waits for one of them works for another.
+MAKEFLAGS += --jobs=$(if $(filter test-all,$(MAKECMDGOALS)),4,3) --keep-going
 
 # Compiled modules are kept: without them, each process compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,9 +28,9 @@ READY_LITELLM := .venv-litellm/.ready
 READY_RELEASE := .venv-release/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 PROCESSES ?= 3
-# A run by the day beside the one on llama-stack has one process: each has to import torch or the host, and start
-# servers. It ends before the longer run.
-BESIDE = $(if $(DAY),1,$(PROCESSES))
+# A run beside the one on llama-stack has one process: each has to import torch or the host, and start servers. It ends
+# before the longer run.
+BESIDE := 1
 # The day of `make test`, from 0 to 4: five consecutive days run all that takes turns (tests/support/selection.py).
 ifndef GATE_DAY
 GATE_DAY := $(shell expr $$(date +%s) / 86400 % 5)
@@ -168,7 +169,7 @@ test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests o
 # It needs no clients: but without them the longest run could not start, and would wait for the end of this one.
 .PHONY: test-wheels
 test-wheels: $(READY) $(READY_RELEASE) | $(READY_CLIENTS) ## Install the wheels in empty environments of each Python and host, and use them
-	$(call PYTEST,wheels,$(PYTHON),$(if $(DAY),,--numprocesses=2 --dist=load) tests/wheels/try_wheels.py)
+	$(call PYTEST,wheels,$(PYTHON),tests/wheels/try_wheels.py)
 
 # Flaky tests are found, and shown to be mended, by repetition: on OGX with PYTHON=.venv-ogx/bin/python.
 TIMES ?= 20

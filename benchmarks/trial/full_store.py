@@ -21,7 +21,7 @@ from tests.support.stack import LiveStack
 from tests.support.stores import serving
 from tests.support.valkey import PATIENCE
 
-_DISK_MB: Final = {"sqlite": 24, "postgres": 160, "redis": 512}
+_DISK_MB: Final = {"sqlite": 24, "postgres": 128, "redis": 512}
 """Size of the disk; PostgreSQL's empty database and log take about 90 MB."""
 _MEMORY_MB: Final = 12
 """Memory of a full Redis."""

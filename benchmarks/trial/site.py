@@ -32,6 +32,8 @@ BEHIND: Final = ("127.0.0.1:8321", "127.0.0.1:8322")
 LISTENS: Final = "127.0.0.1:8320"
 WORDS: Final = 10
 INTERVAL: Final = 0.02
+SHORT_INTERVAL: Final = 0.06
+"""The same in the short form: at each moment as many requests are under way, and fewer have to be computed."""
 UNFINISHED: Final = ("queued", "in_progress")
 _GRACE: Final = 60.0
 
@@ -192,7 +194,7 @@ def running[Server: LiveStack](
     nginx = (REPOSITORY / "templates" / "scale-out" / "nginx.conf").read_text()
     with ExitStack() as stack:
         model = stack.enter_context(UpstreamProcess(trial.folder / "upstream.log")).client
-        model.script(MODEL, reply(text(*["word "] * WORDS), interval=INTERVAL))
+        model.script(MODEL, reply(text(*["word "] * WORDS), interval=SHORT_INTERVAL if trial.short else INTERVAL))
         env = {"INFERENCE_URL": model.base_url, "FINISH_SECONDS": "30", "PYTHONPATH": PACKAGES}
         env |= environment or (_address(trial, database) if database else {})
         servers = [make(config, env, trial.folder / f"server-{n}", trial.host) for n in (1, 2)]

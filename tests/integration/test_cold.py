@@ -32,7 +32,8 @@ from tests.support.upstream import UpstreamProcess
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The store and the bucket do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 MODEL: Final = "local/echo"
 

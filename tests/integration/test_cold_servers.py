@@ -29,7 +29,8 @@ from tests.support.packing_server import opened
 from tests.support.valkey import Valkey
 from tests.support.waiting import until_found
 
-pytestmark = [pytest.mark.extended]
+# No host takes part.
+pytestmark = [pytest.mark.extended, pytest.mark.one_host]
 
 USERS: Final = 24
 AFTER: Final = 1_000.0
