@@ -12,7 +12,7 @@ from ..config import ResponsesConfig
 from ..config.stores import ClusterStore, HostStore, OtherStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
 from ..logs import print_no_lines
-from ..store.records import UNAVAILABLE, Persistent, Records
+from ..store.records import AWAY, Persistent, Records
 from .command_error import CommandError
 from .interrupts import end_in_order
 
@@ -23,7 +23,7 @@ _ADDRESSES: Final[dict[type[Store], str]] = {
     ClusterStore: " Check that its nodes run, and REDIS_URL, or the url in 'store'.",
     PostgresStore: " Check that it runs, and DATABASE_URL, or the url in 'store'.",
 }
-"""What an operator checks if the store does not answer."""
+"""What an operator checks if the store's server may not run, or not at this address."""
 
 type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
 
@@ -70,7 +70,7 @@ async def _with_store(config: Path, open_store: OpenStore, work: Work, *, new: b
             raise CommandError(f"There is no {_description(settings.store)}.")
         await work(records, settings)
     except ApiError as error:
-        check = _ADDRESSES.get(type(settings.store), "") if error.status == UNAVAILABLE else ""
+        check = _ADDRESSES.get(type(settings.store), "") if error.message in AWAY else ""
         raise CommandError(f"{error.message}{check}") from error
     finally:
         await records.close()

@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from ..core.errors import ApiError
-from .records import UNTRUSTED, NoRoom
+from .records import SILENT, UNREACHABLE, UNTRUSTED, NoRoom
 
 _GONE: Final = (
     OSError,
@@ -37,7 +37,7 @@ class Unreachable(ApiError):  # noqa: N818 - a kind of 503
     """
 
     def __init__(self, *, sent: bool) -> None:
-        super().__init__(503, "The response store's server cannot be reached.", retry_after=1)
+        super().__init__(503, UNREACHABLE, retry_after=1)
         self.sent = sent
 
 
@@ -45,7 +45,7 @@ class TimedOut(ApiError):  # noqa: N818 - a kind of 503
     """The server did not answer in time. It may have received the command. Not retried: the wait was long enough."""
 
     def __init__(self) -> None:
-        super().__init__(503, "The response store's server does not answer.", retry_after=1)
+        super().__init__(503, SILENT, retry_after=1)
 
 
 @contextmanager

@@ -638,6 +638,15 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
 
 
 CLOSED: Final = "The response store is closed: the server is shutting down."
+UNREACHABLE: Final = "The response store's server cannot be reached."
+SILENT: Final = "The response store's server does not answer."
+NO_PRIMARY: Final = "The response store's cluster has no primary for these responses."
+NO_SENTINEL: Final = (
+    "The response store's Sentinels cannot be reached, present a certificate that is not trusted, or know no primary "
+    "of its service."
+)
+AWAY: Final = frozenset({UNREACHABLE, SILENT, NO_PRIMARY, NO_SENTINEL})
+"""Errors for a server that may not run, or not at this address."""
 
 UNTRUSTED: Final = (
     "The response store's server presents a certificate that is not trusted or is for another host: "

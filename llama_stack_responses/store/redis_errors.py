@@ -26,9 +26,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..core.errors import ApiError
-from .records import UNTRUSTED, NoRoom
+from .records import NO_PRIMARY, NO_SENTINEL, SILENT, UNREACHABLE, UNTRUSTED, NoRoom
 
-SILENT: Final = "The response store's server does not answer."
 MOVING: Final = "The response store's cluster is moving these responses to another node."
 _OF_MOVING: Final = ("a non local key in a cluster node", "undeclared keys were accessed during rehashing")
 _IS_CLUSTER: Final = "The response store's server is part of a cluster: set the store's type to 'cluster'."
@@ -82,22 +81,19 @@ def _sentence(error: RedisError) -> str:
     if isinstance(error, ResponseError):
         told = str(error)
         return next((sentence for part, sentence in _REFUSALS.items() if part in told), _REFUSED)
-    return "The response store's server cannot be reached."
+    return UNREACHABLE
 
 
 def _of_sentinels(answers: str) -> str:
     """Describe why no Sentinel named a primary, by the kinds of their errors, which are all that is known of them."""
     if "AuthenticationError" in answers:
         return "The response store's Sentinels do not accept the password, or require one: set 'sentinel_password'."
-    return (
-        "The response store's Sentinels cannot be reached, present a certificate that is not trusted, or know no "
-        "primary of its service."
-    )
+    return NO_SENTINEL
 
 
 _TROUBLE: Final[dict[type[RedisError], str]] = {
     AuthenticationError: "The response store's server does not accept the password, or requires one.",
-    ClusterDownError: "The response store's cluster has no primary for these responses.",
+    ClusterDownError: NO_PRIMARY,
     ClusterCrossSlotError: _IS_CLUSTER,
     MovedError: _IS_CLUSTER,
     AskError: MOVING,

@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ..core.errors import ApiError
-from .records import PubSub
-from .redis_errors import MOVING, SILENT, errors_as_503
+from .records import SILENT, PubSub
+from .redis_errors import MOVING, errors_as_503
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""

@@ -28,13 +28,24 @@ from llama_stack_responses.features.usage.rows import (
     Table,
     Unit,
     changed,
+    changes_of,
 )
 from llama_stack_responses.features.usage.tables import WAIT_SECONDS, Tables
 from llama_stack_responses.store.archive import Archive, save_once
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Condition, Op, Record, Records, Unanswered, after_prefix, partitions_of
+from llama_stack_responses.store.records import (
+    Condition,
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    Unanswered,
+    after_prefix,
+    partitions_of,
+)
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
 from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
@@ -337,6 +348,29 @@ async def test_tables_that_another_server_changes_just_before_are_not_overwritte
     assert await overtaken.tables.add_some(clock() + 1, other.home) == 0
 
     assert (await other.total("requests"), await other.total("input_tokens")) == (2, 3)
+
+
+async def test_tables_whose_version_is_the_same_by_chance_are_not_overwritten(records: Records, clock: Clock) -> None:
+    """A failover has lost a change that was read, and another one has taken its place."""
+
+    async def meddle() -> None:
+        version = await changed(records, other.home)
+        await other.save(usage=tokens(2))
+        await other.add_up()
+        changes = changes_of(other.home)
+        await records.commit([Delete(changes)])
+        for _ in range(version or 0):
+            await records.commit([Put(changes, b"")])
+        assert await changed(records, other.home) == version
+
+    other = Server(records, clock)
+    await other.save(usage=tokens(1))
+    await other.add_up()
+    await other.save(usage=tokens(4))
+    overtaken = Server(just_before_a_commit(records, meddle), clock)
+    assert await overtaken.tables.add_some(clock() + 1, other.home) == 0
+
+    assert (await other.total("requests"), await other.total("input_tokens")) == (3, 7)
 
 
 async def test_tables_that_change_while_they_are_read_are_read_again(records: Records, clock: Clock) -> None:

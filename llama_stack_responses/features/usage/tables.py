@@ -117,7 +117,11 @@ class Tables(Periodic):
         unsummed = without_sums((day for day, _ in by_day), partition)
         changes = changes_of(partition)
         ops = [*await tables.puts(), *unsummed, *(Delete(key) for key, _ in rows), Put(changes, b"")]
-        return len(rows) if await committed(self._records, ops, [VersionIs(changes, version)]) else 0
+        # After a failover that has lost a change, another one may give the tables the version that was read. It has
+        # the oldest responses in it.
+        key, oldest = rows[0]
+        unchanged = [VersionIs(changes, version), VersionIs(key, oldest.version)]
+        return len(rows) if await committed(self._records, ops, unchanged) else 0
 
     async def _add(self, written: _Changed, day: int, part: str, minutes: _Minutes) -> None:
         """Add what was used on one day by users of one part."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ...core.errors import ApiError, not_in_list
@@ -22,6 +23,7 @@ from ...store.records import (
     pages_of,
     partitions_of,
     range_in,
+    read_replicated,
 )
 from ...store.routing import by_partition
 from .endpoints import Endpoints
@@ -107,9 +109,16 @@ class Deliveries:
         return [*endpoints, ""]
 
     async def due(self, endpoint: str, now: float, limit: int) -> list[Queued]:
-        """Return the deliveries to an endpoint that are to be sent by now, those that wait longest first."""
+        """Return the deliveries to an endpoint that are to be sent by now, those that wait longest first.
+
+        An end that a primary alone has may be lost with it, and another one take its place: nothing is sent of it.
+
+        Raises:
+            ApiError: as from `read_replicated`.
+        """
         prefix = f"{QUEUE}{endpoint}/"
-        rows = await self._records.range(prefix, f"{prefix}{due_part(now)}0", limit=limit)
+        read = partial(self._records.range, prefix, f"{prefix}{due_part(now)}0", limit=limit)
+        rows = await read_replicated(self._records, endpoint, read, bool)
         return [Queued.read(key, row.value) for key, row in rows]
 
     async def oldest(self, number: int = 0) -> list[float]:

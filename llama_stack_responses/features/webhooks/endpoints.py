@@ -13,7 +13,19 @@ from ...sealing.sealer import Sealer, UnknownSecret, Unopened
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
 from ...store.placement import Placement
-from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, committed, pages_of, partitions_of
+from ...store.records import (
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    find_replicated,
+    pages_of,
+    partitions_of,
+)
 from .rows import DAY_SECONDS, DELIVERIES, QUEUE, Endpoint, Secret, State, endpoint_key, state_key
 from .signing import hint_of, new_secret
 
@@ -49,10 +61,19 @@ class Endpoints:
         return [Endpoint.decode(row.value) for _, row in rows]
 
     async def find(self, of: str, endpoint_id: str) -> Endpoint | None:
-        """Return an endpoint of the owner with this hash."""
-        key = endpoint_key(of, endpoint_id)
-        found = (await self._records.get_many([key])).get(key)
+        """Return an endpoint of the owner with this hash; None only if it does not come back with another server.
+
+        Raises:
+            ApiError: as from `find_replicated`.
+        """
+        found = await self._row(endpoint_key(of, endpoint_id), endpoint_id)
         return Endpoint.decode(found.value) if found else None
+
+    async def _row(self, key: str, endpoint_id: str) -> Record | None:
+        async def read() -> Record | None:
+            return (await self._records.get_many([key])).get(key)
+
+        return await find_replicated(self._records, endpoint_id, read)
 
     async def state(self, endpoint_id: str) -> State | None:
         """Return the state of an endpoint; None if it does not fail."""
@@ -163,7 +184,7 @@ class Endpoints:
         key, retry = endpoint_key(Hasher(owner).owner, endpoint_id), ConflictRetry()
         while True:
             await retry.wait()
-            found = (await self._records.get_many([key])).get(key)
+            found = await self._row(key, endpoint_id)
             if found is None:
                 raise no_endpoint(endpoint_id)
             now, old = await self._records.now(), Endpoint.decode(found.value)

@@ -10,14 +10,19 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.features.webhooks.deliveries import Deliveries
+from llama_stack_responses.features.webhooks.endpoints import Endpoints
+from llama_stack_responses.features.webhooks.rows import Event, endpoint_key
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.event_follower import EventFollower
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job import JobState
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Delete, Op, Put, Record, read_replicated
@@ -149,6 +154,29 @@ async def test_conversation_and_item_whose_deletion_is_lost_are_deleted_again() 
     assert await conversations.load("conv_1")
     records.server = "first"
     assert await conversations.remove(conversation, "msg_1")
+
+
+async def test_message_is_sent_once_replicas_have_the_end_of_the_response() -> None:
+    records = Lagging(MemoryRecords())
+    deliveries = Deliveries(records, Endpoints(records), {"we_1": ["response.completed"]}, 60.0)
+    await records.commit([Event("response.completed", "resp_1", "", 1.0).put(2e10)])
+    await deliveries.make()
+    records.behind, now = True, await records.now() + 1
+    with pytest.raises(ApiError, match="too few replicas"):
+        await deliveries.due("we_1", now, 9)
+    records.behind = False
+    assert len(await deliveries.due("we_1", now, 9)) == 1
+
+
+async def test_endpoint_whose_deletion_is_lost_is_there() -> None:
+    records = Lost([])
+    endpoints = Endpoints(records, Sealer([b"k" * 32]))
+    created, _ = await endpoints.create(ANONYMOUS, "Jobs", "http://127.0.0.1", ["response.completed"], 9)
+    of = Hasher(ANONYMOUS).owner
+    records._only, records.server = [Delete(endpoint_key(of, created.id))], "first"
+    assert await endpoints.find(of, created.id) == created
+    records.server = "first"
+    assert (await endpoints.update(ANONYMOUS, created.id, {"name": "Other"})).name == "Other"
 
 
 async def test_background_response_is_read_once_replicas_have_it() -> None:
