@@ -301,9 +301,11 @@ class RedisRecords:
 
     @asynccontextmanager
     async def _open_pubsub(self) -> AsyncIterator[PubSub]:
-        client = await self._connections.ready().listener(self._made)
+        connections = self._connections.ready()
+        client = await connections.listener(self._made)
         settings = (self._channels, self._id, self._timeout, self._pubsub_silence)
-        pubsub = RedisPubSub(client, *settings, sharded=self._in_cluster)
+        address = partial(connections.known_address, self._made) if self._in_cluster else str
+        pubsub = RedisPubSub(client, *settings, sharded=self._in_cluster, address=address)
         try:
             await pubsub.open()
             yield pubsub

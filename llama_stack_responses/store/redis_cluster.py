@@ -207,7 +207,8 @@ class ClusterConnections(Connections):
 
     @override
     def known_address(self, key: str) -> str:
-        owner = self._owners.get(key_slot(key.encode()))
+        slot = key_slot(key.encode())
+        owner = self._owners.get(slot) or (None if self._is_old else self._mapped(slot))
         return f"{owner.host}:{owner.port}" if owner else ""
 
     async def _disconnect(self) -> None:
@@ -225,13 +226,17 @@ class ClusterConnections(Connections):
                 self._reading.start()
                 # Others may forget it before this call goes on, which takes it all the same.
                 await self._reading.wait()
-            holding = next((each.nodes for each in self._map if each.first <= slot <= each.last), None)
-            if holding is None:
+            primary = self._mapped(slot)
+            if primary is None:
                 raise self._unread or ClusterDownError("no primary has the slot")
             if self._is_old:
-                return holding[0]
-            self._owners[slot] = holding[0]
+                return primary
+            self._owners[slot] = primary
         return self._owners[slot]
+
+    def _mapped(self, slot: int) -> _Node | None:
+        """Return the primary that has the slot in the map."""
+        return next((each.nodes[0] for each in self._map if each.first <= slot <= each.last), None)
 
     def _redirected(self, slot: int, error: AskError, by: _Node) -> _Node | None:
         """Return the node that this call alone has to ask; None if another one owns the slot from now on."""

@@ -7,8 +7,10 @@ notifications that it subscribed to.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -20,6 +22,8 @@ from .redis_errors import MOVING, errors_as_503
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""
+_LOOK_SECONDS: Final = 1.0
+"""Interval of looks whether another node has the slot: one that hangs does not say so."""
 
 _CHANNELS: Final = "}:w:"
 """What ends the prefix of a partition's channels, behind the hash tag."""
@@ -37,6 +41,7 @@ class RedisPubSub:
         own: the sender id that the commits of this process publish.
         timeout: maximum seconds for one answer.
         sharded: whether the channels are those of a slot of a cluster.
+        address: returns the address of the node with this slot, empty if it is not known.
     """
 
     def __init__(
@@ -48,8 +53,10 @@ class RedisPubSub:
         silence: float = PUBSUB_SILENCE_SECONDS,
         *,
         sharded: bool = False,
+        address: Callable[[], str] = lambda: "",
     ) -> None:
         self._silence = silence
+        self._known, self._address = address(), address
         self._redis = redis
         self._pubsub = redis.pubsub()
         self._channels = channels
@@ -105,17 +112,26 @@ class RedisPubSub:
                 await unsubscribe(*(f"{channels}{name}" for name in names))
 
     async def receive(self) -> str:
-        silent = False
+        loop = asyncio.get_running_loop()
+        pinged, due = False, loop.time() + self._silence
         while True:
+            wait = min(due - loop.time(), _LOOK_SECONDS if self._sharded else inf)
             with errors_as_503():
-                message = await self._pubsub.get_message(timeout=self._timeout if silent else self._silence)
-                if message is None and not silent:
-                    await self._pubsub.ping()
-            if message is None and silent:
+                message = await self._pubsub.get_message(timeout=max(wait, 0.0))
+            if message:
+                if name := self._name(message):
+                    return name
+                pinged, due = False, loop.time() + self._silence
+                continue
+            if self._known and self._address() not in ("", self._known):
+                raise ApiError(503, MOVING, retry_after=1)
+            if loop.time() < due:
+                continue
+            if pinged:
                 raise ApiError(503, SILENT, retry_after=1)
-            silent = message is None
-            if message and (name := self._name(message)):
-                return name
+            with errors_as_503():
+                await self._pubsub.ping()
+            pinged, due = True, loop.time() + self._timeout
 
     def _name(self, message: dict[str, Any]) -> str | None:
         """Return the name for which another process, or the server's confirmation, sent a message."""

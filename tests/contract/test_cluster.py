@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from benchmarks.node_logs import NODE_OPTIONS, Audit
 from llama_stack_responses.core.errors import ApiError
@@ -21,7 +22,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
-from llama_stack_responses.store import redis, redis_cluster
+from llama_stack_responses.store import redis, redis_cluster, redis_pubsub
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Conflict, Delete, Notify, Op, Put, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
@@ -304,6 +305,33 @@ async def test_replica_takes_over_from_a_dead_primary(cluster: Cluster, records:
         await until(partial(lambda node: not node.is_primary, owner))
         await goes_on(commits)
     await there.close()
+
+
+def primary_of(slot: int, says: Node) -> int:
+    """Return the port of the primary that has a slot, as a node says."""
+    port: int = next(nodes[0][1] for first, last, *nodes in says.told("CLUSTER SLOTS") if first <= slot <= last)
+    return port
+
+
+@pytest.mark.extended
+async def test_subscription_on_a_primary_that_hangs_ends_once_another_one_is_known(
+    cluster: Cluster, records: Store
+) -> None:
+    owner = cluster.owner(records.tag)
+    replica, others = cluster.replica_of(owner), [node for node in cluster.nodes if node is not owner]
+    async with hearing(records) as pubsub:
+        await records.commit([Put("a", b"")])
+        waits = asyncio.ensure_future(pubsub.receive())
+        owner.freeze()
+        replica.told("CLUSTER FAILOVER", "TAKEOVER")
+        await until(lambda: {primary_of(records.slot, node) for node in others} == {replica.port})
+        connections = cast("redis_cluster.ClusterConnections", records._connections.ready())
+        connections._doubt(redis_cluster._Node("127.0.0.1", owner.port), RedisTimeoutError())  # as a call does
+        assert await records.get_many(["a"])
+        with pytest.raises(ApiError, match=MOVING):
+            await asyncio.wait_for(waits, redis_pubsub.PUBSUB_SILENCE_SECONDS / 2)
+    owner.thaw()
+    await until(lambda: owner.follows)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from ...core.errors import ApiError, not_in_list
+from ...core.ids import tag_of
 from ...logs import get_logger
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
@@ -118,7 +119,7 @@ class Deliveries:
         """
         prefix = f"{QUEUE}{endpoint}/"
         read = partial(self._records.range, prefix, f"{prefix}{due_part(now)}0", limit=limit)
-        rows = await read_replicated(self._records, endpoint, read, bool)
+        rows = await read_replicated(self._records, tag_of(endpoint), read, bool)
         return [Queued.read(key, row.value) for key, row in rows]
 
     async def oldest(self, number: int = 0) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...core.errors import ApiError, bad_request
-from ...core.ids import new_ordered_id
+from ...core.ids import new_ordered_id, tag_of
 from ...core.owner import Owner
 from ...sealing.sealer import Sealer, UnknownSecret, Unopened
 from ...store.conflict_retry import ConflictRetry
@@ -73,7 +73,7 @@ class Endpoints:
         async def read() -> Record | None:
             return (await self._records.get_many([key])).get(key)
 
-        return await find_replicated(self._records, endpoint_id, read)
+        return await find_replicated(self._records, tag_of(endpoint_id), read)
 
     async def state(self, endpoint_id: str) -> State | None:
         """Return the state of an endpoint; None if it does not fail."""
