@@ -242,7 +242,6 @@ class BackgroundJobs:
             self._intervals,
         )
         if job is not None:
-            self.worker.drop(response_id)
             # In a separate task: the cancellation continues if the client disconnects.
             await asyncio.wait([self.worker.run(job)])
         await self.events.cancelled(response_id)

@@ -446,10 +446,14 @@ class JobQueue:
         return await Checkpoint.decode(record, self._decoder) if record else None
 
     async def unchanged(self, jobs: Sequence[Job]) -> set[str]:
-        """Return the response ids of those jobs that have not changed since they were read."""
+        """Return the response ids of those jobs that have not changed since they were read.
+
+        The claim of a job may be lost in a failover. The claim of another worker then gives it the same version.
+        """
         states = await self._records.get_many([f"j/{each.response_id}" for each in jobs])
-        versions = {key.removeprefix("j/"): record.version for key, record in states.items()}
-        return {each.response_id for each in jobs if versions.get(each.response_id) == each.version}
+        found = {each.response_id: Job.find(each.response_id, states) for each in jobs}
+        now = {each: (job.version, job.state.worker) for each, job in found.items() if job}
+        return {each.response_id for each in jobs if now.get(each.response_id) == (each.version, each.state.worker)}
 
     async def claim_to_end(self, response_id: str, worker: str, verdict: Verdict) -> Job | None:
         """Claim the job, even from another worker, to end it with `verdict`.

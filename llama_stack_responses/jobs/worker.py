@@ -177,7 +177,8 @@ class Worker:
             runner.hand_over()
 
     def run(self, job: Job, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
-        """Run a job that this worker holds, in a task."""
+        """Run a job that this worker holds, in a task. An earlier claim of it here is lost, or has been overtaken."""
+        self.drop(job.response_id)
         runner = self._runner(job, acceptance)
         with about(response_id=job.response_id), working_for(self._share_of(job.state.owner)):
             task = asyncio.create_task(runner.run(), name=f"job {job.response_id}")

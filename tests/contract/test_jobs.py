@@ -15,7 +15,7 @@ from llama_stack_responses.jobs.job import Job, name_of
 from llama_stack_responses.jobs.queue import MAX_TRIES, JobQueue, PassedOver
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
+from llama_stack_responses.store.records import Conflict, Delete, Put, Records, writes_of
 from tests.contract.backends import Clock
 from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords, just_before_a_commit
@@ -295,6 +295,19 @@ async def test_stalled_jobs_are_requeued_once(harness: QueueHarness, clock: Cloc
     assert {job.response_id for job in again} == {job.response_id for job in lost}
     assert [job.state.tries for job in again] == [2, 2]
     assert await harness.jobs.claim("lives") is None
+
+
+async def test_claim_that_took_the_place_of_a_lost_one_is_another_one(harness: QueueHarness) -> None:
+    """A failover has lost the first claim: the second one gives the job the same version."""
+    await harness.submit("resp_1")
+    waiting = await harness.records.range("!", "~", limit=1000)
+    lost = await harness.claim("w1")
+    await harness.records.commit([Delete("j/resp_1"), Delete("h/w1/resp_1")])
+    await harness.records.commit([Put(key, row.value) for key, row in waiting if key[0] in "jq"])
+    made = await harness.claim("w2")
+    assert made.version == lost.version
+    assert await harness.jobs.unchanged([made]) == {"resp_1"}
+    assert await harness.jobs.unchanged([lost]) == set()
 
 
 async def test_jobs_of_deregistered_worker_are_stalled_at_once(harness: QueueHarness) -> None:

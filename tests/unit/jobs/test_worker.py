@@ -21,7 +21,7 @@ from llama_stack_responses.jobs import queue as jobs
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.jobs.work_class import Work, WorkClass
-from llama_stack_responses.store.records import Condition, Op, Put
+from llama_stack_responses.store.records import Condition, Delete, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.memory import count_of, no_garbage_collection
 from tests.support.records import WatchedRecords
@@ -261,7 +261,10 @@ async def test_worker_runs_no_more_jobs_than_its_size(start: Start) -> None:
 
 async def test_owner_runs_no_more_jobs_than_its_share(records: WatchedRecords, start: Start) -> None:
     gate = asyncio.Event()
-    here = start(*[[text("a"), gate, finish()]] * 5, size=3, share=2)
+    here = start(
+        *[[text("a"), gate, finish()]] * 5,
+        size=3,
+    )
     for number in range(4):
         await here.submit(here.background, f"resp_{number}")
     await until(lambda: here.inference.streaming == 2)
@@ -474,6 +477,25 @@ async def test_worker_whose_job_was_taken_over_closes_provider_stream(
 
 
 # Lost replies and lost leases
+
+
+async def test_job_that_a_worker_claims_again_after_its_claim_was_lost_runs_once(
+    records: WatchedRecords, start: Start
+) -> None:
+    """A failover of the store has lost the claim: the second one gives the job the same version."""
+    asking = Process(records)
+    await asking.submit(asking.background)
+    waiting = await records.range("!", "~", limit=1000)
+    rarely, rounds = replace(DEFAULT, poll_seconds=60.0), ([text("And"), asyncio.Event()] for _ in range(2))
+    here = start(*rounds, intervals=rarely)
+    while not any("delta" in event for event in await here.event_log.read_all(ID, -1)):
+        await turns(1)  # then it has nothing to write
+    await records.commit([Delete(f"j/{ID}"), Delete(f"h/{here.background.worker_id}/{ID}")])
+    await records.commit([Put(key, row.value) for key, row in waiting if key[0] in "jq"])
+    here.background.worker._notifier.notify(QUEUE)
+    await until(lambda: here.inference.sent == 2)
+    await turns(20)
+    assert here.inference.streaming == 1
 
 
 async def test_claimed_job_runs_although_reply_was_lost(records: WatchedRecords, start: Start) -> None:
