@@ -261,10 +261,7 @@ async def test_worker_runs_no_more_jobs_than_its_size(start: Start) -> None:
 
 async def test_owner_runs_no_more_jobs_than_its_share(records: WatchedRecords, start: Start) -> None:
     gate = asyncio.Event()
-    here = start(
-        *[[text("a"), gate, finish()]] * 5,
-        size=3,
-    )
+    here = start(*[[text("a"), gate, finish()]] * 5, size=3, share=2)
     for number in range(4):
         await here.submit(here.background, f"resp_{number}")
     await until(lambda: here.inference.streaming == 2)
