@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..core.errors import ApiError
-from ..logs import get_logger
+from ..logs import Outage, get_logger
 from ..store.commit_outcome import RepeatedCommit
 from ..store.records import UNAVAILABLE
 
@@ -24,7 +24,7 @@ class StoreRetry:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._seconds, self._outage = seconds, Outage()
         self.given_up = False
 
     async def __call__[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
@@ -32,9 +32,13 @@ class StoreRetry:
         commit = RepeatedCommit()
         while True:
             try:
-                return await commit(call)
+                result = await commit(call)
             except ApiError as error:
                 if error.status != UNAVAILABLE or self.given_up:
                     raise
-                logger.warning("response store unavailable, retrying: %s", error)
+                if self._outage.should_log(error):
+                    logger.warning("response store unavailable, retrying: %s", error)
                 await asyncio.sleep(self._seconds)
+            else:
+                self._outage.over()
+                return result
