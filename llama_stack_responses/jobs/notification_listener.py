@@ -29,28 +29,25 @@ class NotificationListener:
         self._records = records
         self._notifier = notifier
         self._requested: set[str] = set()
+        self._lost = False
 
     async def run(self) -> None:
         """Keep the subscription, and subscribe again when the connection is lost.
 
         Return at once if the store has no notifications.
         """
-        lost = False
         while (opening := self._records.pubsub()) is not None:
             try:
                 async with opening as pubsub, asyncio.TaskGroup() as both:
                     both.create_task(self._subscribe(pubsub))
                     both.create_task(self._receive(pubsub))
-                    if lost:
-                        logger.info("store notifications restored")
-                    lost = False
             except* ApiError as errors:
-                if not lost:
+                if not self._lost:
                     logger.warning("store notifications lost, falling back to polling: %s", errors.exceptions[0])
-                lost = True
+                self._lost = True
             except* Exception:
                 logger.exception("store notifications lost, falling back to polling")
-                lost = True
+                self._lost = True
             finally:
                 self._notifier.mark_lost(self._requested)
                 self._requested = set()
@@ -66,6 +63,9 @@ class NotificationListener:
                 new = names - self._requested
                 self._requested = names
                 await pubsub.subscribe(new)
+                if self._lost:
+                    logger.info("store notifications restored")
+                    self._lost = False
                 await changes.wait(inf)
                 await asyncio.sleep(self._intervals.subscribe_delay_seconds)
 

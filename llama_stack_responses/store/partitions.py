@@ -69,6 +69,8 @@ note is as old as `APPLIED_SECONDS`, and then it asks for the time and sends a c
 _AT_ONCE: Final = 100
 _AWAY_SECONDS: Final = 5.0
 """Seconds for which no request waits for a partition that did not answer, to write there what can wait."""
+_REOPEN_SECONDS: Final = 2.0
+"""Interval in which notifications are subscribed to again of partitions that are away."""
 _KNOWN: Final = 100_000
 _KNOWN_SECONDS: Final = 5.0
 """How many rows about tags are taken to be there, and for how long: the deletion of an owner deletes them."""
@@ -476,6 +478,8 @@ async def _opened(parts: Sequence[Records]) -> AsyncIterator[PubSub]:
 class _PubSubs:
     """Receives the notifications of several partitions.
 
+    Those that are away are tried again: none of their names is returned meanwhile, and all other ones are.
+
     Args:
         opened: closes what is opened.
     """
@@ -484,18 +488,35 @@ class _PubSubs:
         self._parts, self._opened = parts, opened
         self._pubsubs: dict[int, PubSub] = {}
         self._of_servers: dict[str, PubSub] = {}
+        self._wanted: dict[int, set[str]] = {}  # names in partitions that are not open
         self._received = asyncio.Queue[str | ApiError]()
         self._tasks = list[asyncio.Task[None]]()
+        self._opening: asyncio.Task[None] | None = None
 
     async def subscribe(self, names: Collection[str]) -> None:
+        new = list[int]()
         for number, some in self._by_part(names).items():
-            if number not in self._pubsubs:
-                self._pubsubs[number] = await self._joined(self._parts[number]) or await self._open(number)
-            await self._pubsubs[number].subscribe(some)
+            if number in self._pubsubs:
+                await self._pubsubs[number].subscribe(some)
+            elif number in self._wanted:
+                self._wanted[number].update(some)
+            else:
+                self._wanted[number] = {*some}
+                new.append(number)
+        if failure := await self._open_all(new):
+            if not self._pubsubs:
+                raise failure
+            logger.warning("a part of the store sends no notifications, polling it: %s", failure)
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.create_task(self._open_rest(), name="notifications of what is away")
+                self._tasks.append(self._opening)
 
     async def unsubscribe(self, names: Collection[str]) -> None:
         for number, some in self._by_part(names).items():
-            await self._pubsubs[number].unsubscribe(some)
+            if number in self._pubsubs:
+                await self._pubsubs[number].unsubscribe(some)
+            elif number in self._wanted:
+                self._wanted[number].difference_update(some)
 
     async def receive(self) -> str:
         received = await self._received.get()
@@ -509,6 +530,41 @@ class _PubSubs:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _open_all(self, numbers: Collection[int]) -> ApiError | None:
+        """Subscribe in partitions to the names that are wanted there; return why one that is away does not answer.
+
+        A server that does not answer for one partition is not asked for the others.
+
+        Raises:
+            ApiError: 503, a connection is lost.
+        """
+        failures = dict[str, ApiError]()
+        for number in numbers:
+            part, server = self._parts[number], f"{number}"
+            try:
+                if isinstance(part, Placed):
+                    server = await part.server()
+                if server in failures:
+                    continue
+                pubsub = await self._joined(part) or await self._open(number)
+            except ApiError as error:
+                failures[server] = error
+                continue
+            self._pubsubs[number] = pubsub
+            await pubsub.subscribe(self._wanted.pop(number))
+        return next(iter(failures.values()), None)
+
+    async def _open_rest(self) -> None:
+        """Try again to open what is away, until nothing is."""
+        try:
+            while self._wanted:
+                await asyncio.sleep(_REOPEN_SECONDS)
+                await self._open_all([*self._wanted])
+        except ApiError as error:
+            self._received.put_nowait(error)
+            return
+        logger.info("all parts of the store send notifications again")
 
     async def _joined(self, part: Records) -> PubSub | None:
         """Return what receives the notifications of a partition if there is a connection to its server."""
