@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .stack_file import substituted
+
+_MOST_WORKERS: Final = 256
+"""Server processes of one server: more than that are a slip, and would take all memory before they answer."""
 
 type _WrongForm = tuple[list[int | str], str]
 """A place in the file, and what is expected there."""
@@ -38,8 +41,8 @@ def _server_forms(server: Any, environment: Mapping[str, str]) -> Iterator[_Wron
         workers = substituted(server.get("workers", 1), environment) if isinstance(server, dict) else 1
     except KeyError:
         return  # the host names the variable
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        yield ["server", "workers"], "the number of server processes is expected here, 1 or more"
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= _MOST_WORKERS:
+        yield ["server", "workers"], f"the number of server processes is expected here, from 1 to {_MOST_WORKERS}"
 
 
 def _entry_forms(place: list[int | str], entry: Any) -> Iterator[_WrongForm]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Final
 
 from ..core.setting_values import WrongConfiguration
+from ..lifecycle.siblings import shared_folder
 from ..logs import say_instead_of_traceback
+
+_STARTUP_FAILURE: Final = 3
+"""Exit status of a worker process with which uvicorn ends all of them; it starts one with another status again."""
 
 
 @contextmanager
@@ -23,7 +29,9 @@ def sentence_last() -> Iterator[None]:
         yield
     except WrongConfiguration as error:
         if multiprocessing.parent_process():
-            raise SystemExit(str(error)) from None
+            sys.stderr.write(f"{error}\n")
+            # Those that have started with another content of the file go on.
+            raise SystemExit(1 if shared_folder(os.getppid()).exists() else _STARTUP_FAILURE) from None
         sys.excepthook = _print_sentence
         say_instead_of_traceback(str(error))
         raise

@@ -38,6 +38,11 @@ type Answers = Mapping[str, Callable[..., Awaitable[Any]]]
 """The questions that a process answers: each function gets the arguments and returns JSON."""
 
 
+def shared_folder(parent: int) -> Path:
+    """Return where the processes of a parent process, given its id, meet; it exists once the first one has started."""
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}-{os.getuid()}-{parent}"
+
+
 class Siblings:
     """This process among the others.
 
@@ -66,7 +71,7 @@ class Siblings:
         self.configured, self._answers = configured, answers
         if configured < 2:
             return
-        self._folder = folder or Path(tempfile.gettempdir()) / f"{_PREFIX}-{os.getuid()}-{os.getppid()}"
+        self._folder = folder or shared_folder(os.getppid())
         try:
             await in_thread(self._enter)
             self._server = await asyncio.start_unix_server(self._serve, self._socket(self._own))

@@ -309,7 +309,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
         require_nothing,
         "config.yaml has 4 wrong settings: "
         "line LINE: 'server.workers' (from WORKERS in the environment): the number of server processes is expected "
-        "here, 1 or more. "
+        "here, from 1 to 256. "
         "line LINE: 'fetch.allowed_networks.0' of 'responses': this is not a network such as 10.1.0.0/16, nor "
         "'loopback', which is this machine; did you mean 'loopback'? "
         "line LINE: 'model_servers.locla' of 'responses': the stack has no inference provider 'locla'; did you mean "

@@ -1,9 +1,9 @@
 """Replay the schedule of a seed with its trace, or run the schedules of many seeds.
 
 python -m tests.simulation --seed 1065
-python -m tests.simulation --seed 102 --bug "missing fence"
-python -m tests.simulation --seed 381 --bug "lost wake-up" --bursts
 python -m tests.simulation --from 0 --count 5000
+python -m tests.simulation --count 300 --bug "missing fence"
+python -m tests.simulation --count 300 --bug "lost wake-up" --bursts
 """
 
 from __future__ import annotations

@@ -225,9 +225,18 @@ HOST: Final = HostFields(
             "server: {workers: '${env.WORKERS:=1}'}",
             {"WORKERS": "abc"},
             "line 1: 'server.workers' (from WORKERS in the environment): the number of server processes is expected "
-            "here, 1 or more.",
+            "here, from 1 to 256.",
         ),
-        ("server: {workers: 0}", {}, "line 1: 'server.workers': the number of server processes is expected here, 1 or"),
+        (
+            "server: {workers: 0}",
+            {},
+            "line 1: 'server.workers': the number of server processes is expected here, from 1 to",
+        ),
+        (
+            "server: {workers: 1000}",
+            {},
+            "line 1: 'server.workers': the number of server processes is expected here, from 1 to",
+        ),
         ("server: {workers: '${env.WORKERS:=2}'}", {}, ""),
         ("providers: []", {}, "line 1: 'providers': a mapping is expected here"),
         ("providers:\n  files: {}", {}, "line 2: 'providers.files': a list is expected here, with an entry for each"),

@@ -9,24 +9,31 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from uvicorn.config import STARTUP_FAILURE
 
 from llama_stack_responses.logs import SentenceOfTraceback
 from tests.support.forks import Forks
 
 PROGRAM: Final = """
-import multiprocessing, sys
+import multiprocessing, os, sys
 from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.host.start_errors import sentence_last
+from llama_stack_responses.lifecycle.siblings import shared_folder
 
 def start(raised):
     with sentence_last():
         raise eval(raised)
 
-if sys.argv[1] != "worker":
+if "worker" not in sys.argv[1]:
     start(sys.argv[1])
+others = shared_folder(os.getpid())
+if sys.argv[1] == "late worker":
+    others.mkdir()
 worker = multiprocessing.get_context("fork").Process(target=start, args=["WrongConfiguration('Set it.')"])
 worker.start()
 worker.join()
+if others.exists():
+    others.rmdir()
 raise SystemExit(worker.exitcode)
 """
 """What raises the argument in a `sentence_last`, or in one of a worker process."""
@@ -60,8 +67,13 @@ def test_program_that_ends_by_another_error_prints_its_traceback(forks: Forks, t
     assert output.endswith("ValueError: a defect\n")
 
 
-def test_worker_process_of_the_host_prints_the_sentence_only(forks: Forks, tmp_path: Path) -> None:
-    assert output_of(forks, "worker", tmp_path) == (1, "Set it.\n")
+def test_worker_process_of_the_host_prints_the_sentence_and_ends_the_others(forks: Forks, tmp_path: Path) -> None:
+    assert output_of(forks, "worker", tmp_path) == (STARTUP_FAILURE, "Set it.\n")
+
+
+def test_worker_process_that_is_started_later_leaves_the_others_alone(forks: Forks, tmp_path: Path) -> None:
+    """The configuration has become wrong since they were started."""
+    assert output_of(forks, "late worker", tmp_path) == (1, "Set it.\n")
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,8 @@ WRONG: Final = {
         "${env.WORKERS:=1}",
         "${env.PROCESSES}",
         "has a wrong setting:",
-        "'server.workers' (from PROCESSES in the environment): the number of server processes is expected here, 1 or "
-        "more.",
+        "'server.workers' (from PROCESSES in the environment): the number of server processes is expected here, from "
+        "1 to 256.",
     ),
     "type": (
         "provider_type: inline::kv",
