@@ -242,7 +242,11 @@ async def test_change_of_a_day_that_is_over_deletes_its_sums_until_they_are_made
     assert (await server.summed([]))[()]["input_tokens"] == 1
 
 
-async def test_deletion_of_a_day_asks_for_no_minutes_that_are_kept_no_longer(records: Records, clock: Clock) -> None:
+@pytest.mark.parametrize(("days_later", "most"), [(0, 60), (5, 0)])
+async def test_deletion_of_a_day_asks_for_few_minutes(
+    records: Records, clock: Clock, days_later: int, most: int
+) -> None:
+    """Those of the hours in which its part of the users has used something, and none that is kept no longer."""
     asked = list[str]()
 
     class Asked(WatchedRecords):
@@ -251,13 +255,15 @@ async def test_deletion_of_a_day_asks_for_no_minutes_that_are_kept_no_longer(rec
             return await super().get_many(keys, max_bytes=max_bytes)
 
     of_users, server = UsageOfOwners(Asked(records), Decoder(), None), Server(records, clock)
-    await server.save()
+    neighbor = server.neighbor_of(ADA)
+    for owner in (ADA, neighbor):
+        await server.save(owner)
     await server.add_up()
     of_day = await anext(of_users.ids_of(ADA))
-    clock.now += 5 * DAYS.seconds
+    clock.now += days_later * DAYS.seconds
     await of_users.delete(ADA, of_day)
-    assert await server.total("requests", HOURS) == 0
-    assert {key.startswith(MINUTES.prefix) for key in asked} == {False}
+    assert [await server.total("requests", unit) for unit in (HOURS, MINUTES)] == [1, 1 if most else 0]
+    assert sum(key.startswith(MINUTES.prefix) for key in asked) == most
 
 
 async def test_days_are_not_summed_while_they_change(records: Records, clock: Clock) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -33,8 +33,8 @@ from .reading import Reading, Span
 from .rows import (
     DAYS,
     HOURS,
+    MINUTES,
     PENDING,
-    UNITS,
     Table,
     Unit,
     changed,
@@ -84,8 +84,7 @@ class UsageOfOwners:
                 await retry.wait()
                 version = await changed(self._records, partition)
                 ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, partition, day)]
-                for unit in UNITS:
-                    ops += await self._without(owner, parts, unit, day)
+                ops += await self._without(owner, parts, day)
                 changes = changes_of(partition)
                 ops += [*without_sums([day], partition), Put(changes, b"")]
                 if await committed(self._records, ops, [VersionIs(changes, version)]):
@@ -122,23 +121,38 @@ class UsageOfOwners:
                     yield key, pending.at
             start = f"{rows[-1][0]}\0"
 
-    async def _without(self, owner: Owner, parts: Sequence[str], unit: Unit, day: int) -> list[Op]:
-        """Return the ops that take an owner out of the tables of a day in some parts."""
-        per_day, now = DAYS.seconds // unit.seconds, await self._records.now()
-        # Minutes are kept for days only, and a store may read their keys one by one.
-        kept = [start for start in range(day * per_day, (day + 1) * per_day) if unit.may_be_kept(start, now)]
-        starts = {unit.key(start, part): start for start in kept for part in parts}
-        rows = await self._records.get_many(list(starts))
-        decoded = await self._decoder.decode([record.value for record in rows.values()])
+    async def _without(self, owner: Owner, parts: Sequence[str], day: int) -> list[Op]:
+        """Return the ops that take an owner out of the tables of a day in some parts.
+
+        What was used in a minute is in the table of its hour too, so that few minutes are asked for: a store may read
+        their keys one by one.
+        """
         ops: list[Op] = []
-        for key, stored in zip(rows, decoded, strict=True):
-            table = table_of(stored)
-            left = {of: counts for of, counts in table.items() if not _is_of(owner, of)}
-            if not left:
-                ops.append(Delete(key))
-            elif len(left) < len(table):
-                ops.append(await self._put(key, left, unit.expires_at(starts[key], self._retention_days)))
+        longer, found = DAYS, [(day, part) for part in parts]
+        for unit in (DAYS, HOURS, MINUTES):
+            tables = await self._tables(unit, longer, found)
+            for (start, part), table in tables.items():
+                left = {of: counts for of, counts in table.items() if not _is_of(owner, of)}
+                if not left:
+                    ops.append(Delete(unit.key(start, part)))
+                elif len(left) < len(table):
+                    expires_at = unit.expires_at(start, self._retention_days)
+                    ops.append(await self._put(unit.key(start, part), left, expires_at))
+            longer, found = unit, list(tables)
         return ops
+
+    async def _tables(self, unit: Unit, longer: Unit, of: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Table]:
+        """Return the tables of a unit that are in a longer one, by start and part."""
+        now, each = await self._records.now(), longer.seconds // unit.seconds
+        asked = {
+            unit.key(start, part): (start, part)
+            for longer_start, part in of
+            for start in range(longer_start * each, (longer_start + 1) * each)
+            if unit.may_be_kept(start, now)
+        }
+        rows = await self._records.get_many(list(asked))
+        decoded = await self._decoder.decode([record.value for record in rows.values()])
+        return {asked[key]: table_of(stored) for key, stored in zip(rows, decoded, strict=True)}
 
     async def _put(self, key: str, table: Table, expires_at: float | None) -> Put:
         rows = stored_table(table)

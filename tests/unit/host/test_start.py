@@ -84,6 +84,7 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
         "admin.store_view",
         "code.containers.entries",
         "code.sandbox.packages",
+        "cold.rows",
         "doctor.checks",
         "doctor.schedule",
         "images.client",
@@ -105,7 +106,7 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
     )
     assert not loaded & {"packaging", *(f"{features}.{name}" for name in unused)}
     assert "llama_stack_responses.chat.adaptation.refusal" in loaded
-    assert "llama_stack_responses.chat.adaptation.subject" not in loaded
+    assert not loaded & {f"llama_stack_responses.chat.adaptation.{name}" for name in ("subject", "schema_task")}
 
 
 @pytest.mark.extended
