@@ -20,6 +20,8 @@ from .records import Put
 
 DAMAGED: Final = "!damaged/"
 """The prefix of rows that name what a backup lacks, since it is damaged. They are in no store."""
+TAKEN: Final = "!taken/"
+"""The prefix of the row with the moment of a backup, in milliseconds of the store's clock. It is in no store."""
 
 _MAGIC: Final = b"llama-stack-responses backup 1\n"
 _HEAD: Final = Struct(">HdQ")
@@ -78,6 +80,11 @@ class BackupWriter:
     def _emit(self, data: bytes) -> None:
         self._file.write(data)
         self.size += len(data)
+
+
+def taken_at(moment: float) -> Put:
+    """Return the row that says when a backup was made, in seconds since the epoch."""
+    return Put(f"{TAKEN}{int(moment * 1000):015d}", b"")
 
 
 def read_backup(file: BinaryIO) -> Iterator[Put]:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from itertools import batched
 from typing import BinaryIO, Final, NamedTuple, Self
 
-from .backup_format import DAMAGED, read_backup
+from .backup_format import DAMAGED, TAKEN, read_backup
 from .records import Put, after_prefix
 
 _DIGEST_BYTES: Final = 16
@@ -28,6 +28,10 @@ _ADD_NEW: Final = (
 _ROWS: Final = "SELECT key, was, is_now, place, size, expires_at FROM rows WHERE phase = ? ORDER BY key"
 _REMOVED: Final = "SELECT key, was FROM rows WHERE is_now IS NULL ORDER BY key"
 _DAMAGED: Final = "SELECT key FROM rows WHERE key >= ? AND key < ? AND is_now IS NOT NULL ORDER BY key"
+_TAKEN: Final = (
+    "SELECT max(key) FILTER (WHERE was IS NOT NULL), max(key) FILTER (WHERE is_now IS NOT NULL) FROM rows "
+    "WHERE key >= ? AND key < ?"
+)
 _ONE: Final = "SELECT key, was, is_now, place, size, expires_at FROM rows WHERE key = ? AND is_now IS NOT NULL"
 
 
@@ -120,6 +124,11 @@ class BackupIndex:
         """Return the ids of what the backup lacks since it was damaged."""
         found = self._rows.execute(_DAMAGED, (DAMAGED, after_prefix(DAMAGED)))
         return [key.removeprefix(DAMAGED) for [key] in found]
+
+    def is_later(self) -> bool:
+        """Return whether the backup is later than the earlier one, or one of them does not say when it was made."""
+        [was, now] = self._rows.execute(_TAKEN, (TAKEN, after_prefix(TAKEN))).fetchone()
+        return was is None or now is None or was < now
 
     def value(self, row: Indexed) -> bytes:
         """Return the value of a row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from ...commands.progress import ProgressLine
 from ...commands.tables import print_fields
 from ...config import ResponsesConfig
 from ...core.errors import ApiError
-from ...store.backup_format import DAMAGED, BackupWriter, Incomplete, read_backup
+from ...store.backup_format import DAMAGED, BackupWriter, Incomplete, read_backup, taken_at
 from ...store.backup_index import BackupIndex
 from ...store.kept_secret import KEPT_SECRET
 from ...store.records import Put, Records, Snapshots
@@ -38,11 +39,13 @@ def backup(arguments: Namespace) -> None:
             raise CommandError("This store cannot be backed up.")
         with standard_output() if piped else new_file(target) as file:
             writer = BackupWriter(file)
-            lacks = await _write_all(records, writer)
+            moment = await records.now()
+            lacks, rows = await _write_all(records, writer), writer.rows
             for each in lacks:
                 writer.add(Put(f"{DAMAGED}{each}", b""))
+            writer.add(taken_at(moment))
             writer.end()
-        fields = {"file": str(target), "rows": writer.rows - len(lacks), "bytes": writer.size}
+        fields = {"file": str(target), "rows": rows, "bytes": writer.size}
         print_fields(fields, as_json=arguments.json, file=sys.stderr if piped else None)
         if lacks:
             names = ", ".join(lacks)
@@ -115,8 +118,18 @@ def _read(index: BackupIndex, since: Path | None) -> None:
                 f"The backup lacks what was damaged of {', '.join(lacks)}, which --since would delete: repair or "
                 "delete them there, and make another backup."
             )
+        if since is not None and not index.is_later():
+            raise CommandError(
+                "The backup of --since is not the earlier one: name the later backup first, and the earlier one with "
+                "--since."
+            )
     except ApiError as error:
         raise CommandError(error.message) from error
+    except sqlite3.OperationalError as error:
+        raise CommandError(
+            f"The keys of the backup cannot be kept in a temporary file ({error}): set SQLITE_TMPDIR to a folder with "
+            "more room."
+        ) from error
 
 
 async def _has_rows(records: Records) -> bool:

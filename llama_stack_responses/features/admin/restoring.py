@@ -19,7 +19,7 @@ from ...core.ids import tag_of
 from ...core.lru_cache import LruCache
 from ...core.statuses import ENDED_BATCH, UNFINISHED
 from ...store import codec
-from ...store.backup_format import DAMAGED
+from ...store.backup_format import DAMAGED, TAKEN
 from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
 from ...store.history_nodes import parent_of
@@ -182,7 +182,7 @@ class Restoring:
         for row in self._index.rows(phase):
             if row.expires_at is not None and row.expires_at <= now:
                 counts.expired += 1
-            elif row.key.startswith(DAMAGED):
+            elif row.key.startswith((DAMAGED, TAKEN)):
                 continue
             elif row.key.startswith(OUTBOX):
                 self._notes.append(row)

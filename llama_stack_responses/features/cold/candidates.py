@@ -24,7 +24,7 @@ _LISTED: Final = 500
 _IDLE: Final = 9
 _MOST_SECONDS: Final = 5.0
 """How many times as long as looking took, and how long at most, the server waits if there was nothing to pack."""
-_READ: Final = 128
+_READ: Final = 64
 """Keys that are read at a time."""
 _READ_BYTES: Final = 4 * 2**20
 _WINDOW: Final = 5_000

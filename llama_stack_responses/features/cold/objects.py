@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -37,8 +39,13 @@ _SLOWEST: Final = 2**20
 """Bytes a second that are read at least."""
 _RETRIES: Final = 2
 _RETRY_SECONDS: Final = 10
+_ENDING_SECONDS: Final = 0.1
+"""Seconds within which the threads of obstore are done with a call that has returned."""
 _AWAY: Final = "This content is in the object store of the server, which does not answer: try again."
 _SUFFIX: Final = ".pack"
+
+# While the interpreter ends, such a thread aborts the process.
+atexit.register(time.sleep, _ENDING_SECONDS)
 
 
 class ObjectsAway(ApiError):  # noqa: N818 - as `ApiError`, it is an answer

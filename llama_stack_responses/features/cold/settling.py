@@ -19,8 +19,8 @@ from .rows import Place, place_of
 _TRIES: Final = 3
 _ROWS: Final = 10_000
 """Rows that are sorted before they are moved: of so many, several are for the same page, which is written once."""
-_READ: Final = 128
-_MOVED: Final = 128
+_READ: Final = 64
+_MOVED: Final = 64
 """Rows that are moved in one commit: each may be for another page."""
 
 type _Chains = Mapping[Place, Sequence[str]]

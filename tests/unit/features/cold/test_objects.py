@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -111,3 +113,21 @@ async def test_store_that_hangs_is_a_503_in_time(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(ObjectsAway) as refused:
                 await Objects(place, MemoryRecords()).read("one", 0, 4)
     assert (refused.value.status, refused.value.retry_after) == (503, 10)
+
+
+@pytest.mark.extended
+def test_program_that_ends_right_after_a_call_is_not_aborted(tmp_path: Path) -> None:
+    """Threads of obstore abort a process in whose end they are: one of four without a pause."""
+    program = f"""
+import asyncio
+from llama_stack_responses.features.cold.objects import open_place
+from llama_stack_responses.features.cold.settings import ColdTier
+import obstore
+
+async def main():
+    await obstore.put_async(open_place(ColdTier(url={in_folder(tmp_path).url!r})), "one", b"1")
+
+asyncio.run(main())
+"""
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(8)]
+    assert [each.wait() for each in running] == [0] * len(running)
