@@ -9,11 +9,13 @@ from hashlib import blake2b
 from itertools import batched
 from typing import BinaryIO, Final, NamedTuple, Self
 
+from ..core.errors import ApiError
 from .backup_format import DAMAGED, TAKEN, read_backup
 from .records import Put, after_prefix
 
 _DIGEST_BYTES: Final = 16
 _AT_ONCE: Final = 500
+_NO_ROOM: Final = "The keys of the backup cannot be kept in a temporary file"
 
 _TABLE: Final = (
     "CREATE TABLE rows (key TEXT PRIMARY KEY, phase INTEGER, was BLOB, is_now BLOB, place INTEGER, size INTEGER, "
@@ -79,7 +81,11 @@ class BackupIndex:
         self._rows.close()
 
     def add_earlier(self, rows: Iterable[Put]) -> None:
-        """Add the rows of the earlier backup."""
+        """Add the rows of the earlier backup.
+
+        Raises:
+            ApiError: 400, the file is damaged; 500, there is no room for its keys.
+        """
         for some in batched(rows, _AT_ONCE):
             self._write(_ADD_OLD, [(row.key, digest(row.value)) for row in some])
 
@@ -90,7 +96,7 @@ class BackupIndex:
             phase_of: the phases by the first part of a key, or by the first two; 0 for others.
 
         Raises:
-            ApiError: 400, the file is damaged.
+            ApiError: 400, the file is damaged; 500, there is no room for its keys.
         """
         for some in batched(self._placed(), _AT_ONCE):
             self._write(_ADD_NEW, [(row.key, _phase(row.key, phase_of), *rest) for row, *rest in some])
@@ -101,9 +107,12 @@ class BackupIndex:
             yield row, digest(row.value), self._file.tell() - size, size, row.expires_at
 
     def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
-        self._rows.execute("BEGIN")
-        self._rows.executemany(statement, rows)
-        self._rows.execute("COMMIT")
+        try:
+            self._rows.execute("BEGIN")
+            self._rows.executemany(statement, rows)
+            self._rows.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise ApiError(500, f"{_NO_ROOM} ({error}): set SQLITE_TMPDIR to a folder with more room.") from error
 
     def rows(self, phase: int) -> Iterator[Indexed]:
         """Yield the rows of the backup in a phase, ordered by key."""

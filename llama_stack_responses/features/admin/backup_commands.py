@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -86,13 +85,15 @@ def restore(arguments: Namespace) -> None:
             raise CommandError(
                 "The store is not empty: restore into an empty store, or add the missing rows with --merge."
             )
+        restoring = Restoring(records, index, manner)
         try:
             with ProgressLine("rows restored") as progress:
-                counts = await Restoring(records, index, manner).run(progress)
+                counts = await restoring.run(progress)
         except BaseException:
             # Also after Ctrl-C, which is silent otherwise.
             again = "repeat the command" if manner.moves else "repeat the command with --merge"
-            print(f"The backup is only partly restored: {again}.", file=sys.stderr)
+            if restoring.has_begun:
+                print(f"The backup is only partly restored: {again}.", file=sys.stderr)
             raise
         more = ("left", "changed", "deleted", "kept") if manner.moves else ()
         fields = {name: value for name, value in asdict(counts).items() if name in ("rows", "expired", *more)}
@@ -125,11 +126,6 @@ def _read(index: BackupIndex, since: Path | None) -> None:
             )
     except ApiError as error:
         raise CommandError(error.message) from error
-    except sqlite3.OperationalError as error:
-        raise CommandError(
-            f"The keys of the backup cannot be kept in a temporary file ({error}): set SQLITE_TMPDIR to a folder with "
-            "more room."
-        ) from error
 
 
 async def _has_rows(records: Records) -> bool:

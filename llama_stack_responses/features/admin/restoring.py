@@ -142,6 +142,9 @@ class Restoring:
     Args:
         records: the store.
         index: the backup.
+
+    Attributes:
+        has_begun: whether the store has answered, so that something may be written.
     """
 
     def __init__(self, records: Records, index: BackupIndex, manner: Manner) -> None:
@@ -154,11 +157,12 @@ class Restoring:
         self._ended = ("", False)
         self._own = LruCache[str, bool](_KNOWN)
         self._view = StoreView(records)
-        self.counts = Counts()
+        self.counts, self.has_begun = Counts(), False
 
     async def run(self, progress: ProgressLine) -> Counts:
         """Write it."""
         now = await self._records.now()
+        self.has_begun = True
         if self._manner.since:
             # Before the rows to which they were added there are replaced: nothing is counted twice.
             await self._remove_gone(added_up=True)

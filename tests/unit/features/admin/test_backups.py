@@ -9,6 +9,7 @@ from typing import BinaryIO
 import pytest
 
 from llama_stack_responses.commands.command_error import CommandError
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.admin import backup_commands
 from llama_stack_responses.features.admin.backup_commands import _has_rows, backup, restore
 from llama_stack_responses.intervals import DEFAULT
@@ -69,3 +70,18 @@ def test_full_folder_of_temporary_files_is_said(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CommandError, match=r"disk is full.*: set SQLITE_TMPDIR"):
         restore(given(here, one))
     assert not (here / "records.db").exists()
+
+
+def test_store_that_cannot_be_reached_is_not_called_partly_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(self: SqliteRecords) -> float:
+        raise ApiError(503, "The response store's server cannot be reached.")
+
+    [one] = backed_up(tmp_path, "one")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setattr(SqliteRecords, "now", fail)
+    with pytest.raises(CommandError, match="cannot be reached"):
+        restore(given(here, one))
+    assert "partly" not in capsys.readouterr().err
