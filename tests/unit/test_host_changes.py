@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.sources import trees
+from tests.support.sources import nodes, trees
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "llama_stack_responses"
@@ -52,7 +52,7 @@ TEST: Final = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 def own_names(tree: ast.Module) -> set[str]:
     """Return a module's classes and their attributes: methods, fields, slots, and what they set in `self`."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
             found.add(node.attr)
         elif isinstance(node, ast.ClassDef):
@@ -71,7 +71,7 @@ def from_uvicorn(tree: ast.Module) -> set[str]:
     """Return the names that a module imports from uvicorn."""
     return {
         alias.name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "uvicorn"
         for alias in node.names
     }
@@ -80,7 +80,7 @@ def from_uvicorn(tree: ast.Module) -> set[str]:
 def reached(tree: ast.Module, path: str) -> Iterator[str]:
     """Yield what a module uses, assigns or extends of other packages, as it is written there."""
     own, is_near, bases = own_names(tree), path.startswith(NEAR), from_uvicorn(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Attribute(value=value, attr=name):
                 is_assigned = isinstance(node.ctx, ast.Store) and (is_near or name.startswith("__"))
