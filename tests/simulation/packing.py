@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, cast, override
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
@@ -144,6 +144,19 @@ class Known:
     packers: dict[str, set[str]] = field(default_factory=dict)
 
 
+class SimulatedPacking(Packing):
+    """Packing that is also asked from outside to look at objects, which it does one time after the other."""
+
+    def __init__(self, *args: Any, **kinds: Any) -> None:
+        super().__init__(*args, **kinds)
+        self._looking = asyncio.Lock()
+
+    @override
+    async def collect(self) -> None:
+        async with self._looking:
+            await super().collect()
+
+
 class PackingServer:
     """A server, until it is killed."""
 
@@ -153,7 +166,7 @@ class PackingServer:
         objects = cast("Objects", RemoteObjects(bucket, process, store.faults))
         records = UnpackingRecords(self._hot, Bringing(self._hot, objects, AFTER, None))
         self.archive = Archive(records, clock=lambda: world.now)
-        self.packing = Packing(self._hot, objects, AFTER, least_bytes=1, object_bytes=_OBJECT_BYTES)
+        self.packing = SimulatedPacking(self._hot, objects, AFTER, least_bytes=1, object_bytes=_OBJECT_BYTES)
         self.packing.shares.worker = name
         self._sweeper = Periodic(self._sweep, "could not sweep", get_logger("llama_stack_responses.simulated"), 900.0)
         process.start(self._run)
