@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 from heapq import merge
@@ -194,9 +194,7 @@ class PartitionedRecords:
             else:
                 elsewhere[number].append(op)
         for op in first:
-            try:
-                await self._first(op)
-            except ApiError:
+            if not await self._first(self._part_of(op), op):
                 elsewhere[self._part_of(op)].append(op)
         await self._commit(home, here, conditions, elsewhere)
 
@@ -384,11 +382,33 @@ class PartitionedRecords:
             return sorted({0, *(self._number(int(key[-3:], 16)) for key, _ in rows)})
         return range(self.partitions)
 
-    async def _first(self, op: Ensure) -> None:
+    async def _first(self, number: int, op: Ensure) -> bool:
+        """Write a row in another partition before the commit that uses it; return False if that partition is away."""
         loop = asyncio.get_running_loop()
-        if (self._known.get(op.key) or -inf) < loop.time() - _KNOWN_SECONDS:
-            await self._parts[self._part_of(op)].commit([op])
-            self._known.set(op.key, loop.time())
+        if (self._known.get(op.key) or -inf) >= loop.time() - _KNOWN_SECONDS:
+            return True
+        if not await self._try(number, partial(self._parts[number].commit, [op])):
+            return False
+        self._known.set(op.key, loop.time())
+        return True
+
+    async def _try(self, number: int, write: Callable[[], Awaitable[None]]) -> bool:
+        """Write what can wait in a partition, unless it did not answer a moment ago; return whether it is written.
+
+        After that moment, one request tries again, and others still do not wait for it.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._away.get(number, -inf) > now - _AWAY_SECONDS:
+            return False
+        if number in self._away:
+            self._away[number] = now
+        try:
+            await write()
+        except ApiError:
+            self._away[number] = asyncio.get_running_loop().time()
+            return False
+        self._away.pop(number, None)
+        return True
 
     async def _commit(
         self, home: int, here: list[Op], conditions: Sequence[Condition], elsewhere: Mapping[int, Sequence[Op]]
@@ -406,21 +426,15 @@ class PartitionedRecords:
             await self._try_elsewhere(home, notes.get(number), number, ops, until)
 
     async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op], until: float) -> None:
-        """Apply what a commit writes in another partition, unless that did not answer a moment ago, or it is too late.
+        """Apply what a commit writes in another partition, unless that is away, or it is too late.
 
         Args:
             until: when what is known of the note is too old. Another process may have applied and deleted it long ago.
         """
-        loop = asyncio.get_running_loop()
-        if self._away.get(number, -inf) > loop.time() - _AWAY_SECONDS or (note and loop.time() > until):
-            return
-        try:
-            if note:
-                await self._apply(home, note, number, ops)
-            else:
-                await self._parts[number].commit(ops)
-        except ApiError:
-            self._away[number] = loop.time()
+        if note is None:
+            await self._try(number, partial(self._parts[number].commit, ops))
+        elif asyncio.get_running_loop().time() <= until:
+            await self._try(number, partial(self._apply, home, note, number, ops))
 
     async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
         """Apply what was noted, unless it is applied, and delete the note, or leave it to others who find it."""

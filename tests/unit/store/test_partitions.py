@@ -35,6 +35,7 @@ from llama_stack_responses.features.webhooks.rows import (
     state_key,
 )
 from llama_stack_responses.features.webhooks.rows import lease_key as endpoint_lease
+from llama_stack_responses.store import partitions
 from llama_stack_responses.store.access_keys import new_key_id
 from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
 from llama_stack_responses.store.ends import Ended, Ends
@@ -68,10 +69,12 @@ class Part(MemoryRecords):
     """A partition that may be away, and knows with how many the store was made."""
 
     away = False
+    refused = 0
     made: int | None = None
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         if self.away:
+            self.refused += 1
             raise ApiError(503, "away")
         await super().commit(ops, conditions)
 
@@ -402,6 +405,24 @@ async def test_tag_of_an_owner_is_noted_before_the_commit_that_uses_it() -> None
     parts[4].away = True
     with pytest.raises(ApiError):
         await records.commit([Ensure(f"up/{OF}/004", b""), Put(f"r/{response}", b"1")])
+    assert await keys(parts[home]) == [f"up/{OF}/004"]
+
+
+async def test_one_request_at_a_time_waits_for_a_partition_that_is_away(passes: Callable[[float], None]) -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 4)
+    home = tag_of_key(f"up/{OF}/004") % NUMBER
+    commit: list[Op] = [Ensure(f"up/{OF}/004", b""), Put(f"r/{response}", b"1")]
+    parts[home].away = True
+    for _ in range(3):
+        await records.commit(commit)
+    assert parts[home].refused == 1
+    passes(partitions._AWAY_SECONDS + 1)
+    await asyncio.gather(*(records.commit(commit) for _ in range(3)))
+    assert parts[home].refused == 2
+    parts[home].away = False
+    passes(partitions._AWAY_SECONDS + 1)
+    await records.commit(commit)
     assert await keys(parts[home]) == [f"up/{OF}/004"]
 
 
