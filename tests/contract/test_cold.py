@@ -451,6 +451,21 @@ async def test_backup_has_what_is_packed(cold: ColdStore, clock: Clock, tmp_path
     assert await left(copy, clock, restored) == []
 
 
+async def test_backup_whose_objects_are_deleted_meanwhile_is_made_again(clock: Clock, tmp_path: Path) -> None:
+    cold = ColdStore(MemoryRecords(clock=clock), in_folder(tmp_path), clock)
+    made = await chain(cold.archive)
+    await pack(cold, clock)
+    snapshot = cold.records.snapshot()
+    assert await anext(snapshot)
+    assert await cold.archive.load(made[0].response["id"])
+    clock.now += HOUR
+    await cold.packing.work()
+    assert await cold.stored() == {}
+    with pytest.raises(ApiError, match="have moved while the backup was made") as refused:
+        [rows async for rows in snapshot]
+    assert refused.value.status == 409
+
+
 async def test_backup_of_what_was_packed_since_the_last_one_leaves_no_content_under_former_names(
     cold: ColdStore, clock: Clock, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import batched, takewhile
 from typing import Final
 
 from ...core.errors import ApiError
@@ -195,7 +195,8 @@ class UnpackingRecords(WrappedRecords):
         """Yield all rows, with those of packed chains as they were: they need no object store when they are restored.
 
         Raises:
-            ApiError: 503, the store or the object store does not answer, or the store cannot be read like this.
+            ApiError: 503, the store or the object store does not answer, or the store cannot be read like this; 409,
+                objects were deleted meanwhile.
             Incomplete: chains are damaged; all else was yielded.
         """
         damaged = dict[Place, Chain]()
@@ -210,7 +211,18 @@ class UnpackingRecords(WrappedRecords):
                     except UnreadableError:
                         damaged[place] = chain
         if damaged:
+            await self._check_there(damaged)
             raise Incomplete(await self._ids_of(damaged))
+
+    async def _check_there(self, places: Iterable[Place]) -> None:
+        """Refuse if one of the chains is no longer where it was, so that its object may be deleted.
+
+        Raises:
+            ApiError: 409.
+        """
+        for some in batched(places, _ROWS):
+            if len(await self._records.get_many([place.key for place in some])) < len(some):
+                raise ApiError(409, "Packed responses have moved while the backup was made: make it again.")
 
     async def _unpacked(self, place: Place, chain: Chain) -> AsyncGenerator[Sequence[Put]]:
         _, ops = restored(chain, await self._bringing.rows(place, chain))
