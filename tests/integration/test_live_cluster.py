@@ -136,6 +136,7 @@ def test_chains_of_a_dead_primary_are_503_and_all_others_go_on(site: Site, upstr
             answer = wire.get(f"/{chains[0]}")
             assert "response store" in error_of(answer, 503)["message"]
             assert answer.headers["retry-after"] == "1"
+            assert wire.http.get("/ready").status_code == 200
         for wire in wires:
             in_background(wire, chains[here[0]])
         dead.start()
