@@ -111,17 +111,17 @@ class Readers:
     """The readers of this process, by the response that they read."""
 
     def __init__(self) -> None:
-        self._readers: dict[str, set[Reader]] = {}
+        self._readers: dict[str, dict[Reader, None]] = {}  # each in the order of its begin
 
     @contextmanager
     def joined(self, response_id: str, reader: Reader) -> Iterator[Reader]:
         """Pass events of this response on to the reader within the block."""
-        readers = self._readers.setdefault(response_id, set())
-        readers.add(reader)
+        readers = self._readers.setdefault(response_id, {})
+        readers[reader] = None
         try:
             yield reader
         finally:
-            readers.remove(reader)
+            del readers[reader]
             if not readers:
                 del self._readers[response_id]
 

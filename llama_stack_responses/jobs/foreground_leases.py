@@ -182,7 +182,7 @@ class ForegroundLeases:
                 del self.unstored[response_id]
             except ApiError as reason:
                 failure = reason  # of a partition: others may answer
-        for response_id in await self._acquired() - self.making - self.unstored.keys():
+        for response_id in sorted(await self._acquired() - self.making - self.unstored.keys()):
             await self.withdraw(response_id)
         if failure:
             raise failure

@@ -49,7 +49,7 @@ class NotificationListener:
                 logger.exception("store notifications lost, falling back to polling")
                 self._lost = True
             finally:
-                self._notifier.mark_lost(self._requested)
+                self._notifier.mark_lost(sorted(self._requested))
                 self._requested = set()
             await asyncio.sleep(self._intervals.reconnect_seconds)
 
@@ -57,10 +57,10 @@ class NotificationListener:
         with self._notifier.subscribe(NAMES) as changes:
             while True:
                 names = self._notifier.names
-                gone = self._requested - names
+                gone = sorted(self._requested - names)
                 self._notifier.mark_lost(gone)
                 await pubsub.unsubscribe(gone)
-                new = names - self._requested
+                new = sorted(names - self._requested)
                 self._requested = names
                 await pubsub.subscribe(new)
                 if self._lost:

@@ -61,8 +61,9 @@ class Notifier:
 
     def notify_all(self) -> None:
         """Wake all subscriptions."""
-        for name in self.names:
-            self.notify(name)
+        for name in self._subscriptions:
+            if name != NAMES:
+                self.notify(name)
 
     def notify_remote(self, name: str) -> None:
         """Wake the subscriptions of `name`, and record that the store forwards its notifications from now on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,11 +90,10 @@ class RowQuota:
 
     Args:
         records: the store.
-        clock: returns seconds.
     """
 
-    def __init__(self, records: Records, clock: Callable[[], float] = time.monotonic) -> None:
-        self._records, self._clock = records, clock
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._prefixes: dict[_Key, _Prefix] = {}
         self._counts: LruCache[_Key, _Count] = LruCache(_MAX_COUNTS)
 
@@ -121,7 +119,7 @@ class RowQuota:
     def _take_counted(self, state: _Prefix, key: _Key) -> int | None:
         """Return as `_take` does by a count of a moment ago; None if there is none, or it leaves too few free."""
         count = self._counts.get(key)
-        if count is None or not count.left or self._clock() >= count.until:
+        if count is None or not count.left or asyncio.get_running_loop().time() >= count.until:
             return None
         count.left -= 1
         count.rows += 1
@@ -139,7 +137,7 @@ class RowQuota:
             if rows + uncertain < limit:
                 state.pending += 1
                 count = rows + uncertain + 1
-                until = self._clock() + _COUNT_SECONDS
+                until = asyncio.get_running_loop().time() + _COUNT_SECONDS
                 self._counts.set((prefix, number), _Count(count, (limit - count) // _SHARES, until))
                 return count
             if rows >= limit or not uncertain:

@@ -301,7 +301,7 @@ class Worker:
         held = await self._jobs.held_by(self._id)
         idle = held - {runner.job.response_id for runner in self._runners.values()}
         lost = idle & self._idle
-        for response_id in lost:
+        for response_id in sorted(lost):
             if await self._jobs.requeue_own(self._id, response_id, counts=response_id in self._broken):
                 logger.info("requeued a job that this worker did not run: %s", response_id)
         self._broken &= idle - lost

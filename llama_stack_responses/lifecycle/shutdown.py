@@ -16,19 +16,19 @@ class ShutdownCoordinator:
 
     def __init__(self) -> None:
         self.begun = False
-        self._callbacks: set[Callable[[], None]] = set()
+        self._callbacks: dict[Callable[[], None], None] = {}
         self._empty: asyncio.Future[None] | None = None
 
     @contextmanager
     def register(self, callback: Callable[[], None]) -> Iterator[None]:
         """Call `callback` when the shutdown begins, or at once if it has begun; the block ends the registration."""
-        self._callbacks.add(callback)
+        self._callbacks[callback] = None
         if self.begun:
             callback()
         try:
             yield
         finally:
-            self._callbacks.discard(callback)
+            self._callbacks.pop(callback, None)
             if self._empty and not self._callbacks and not self._empty.done():
                 self._empty.set_result(None)
 

@@ -151,8 +151,8 @@ class Saving:
         This takes one round trip for the history, rarely two. Content of the request that is already stored takes one
         more, and a few if other ids are stored with it.
         """
-        names = {self._base, self._base_ids, self._history, *self._inputs[-_RECENT_ITEMS:]}
-        keys = [self._key, *(f"n/{name}" for name in names if name)]
+        names = [self._base, self._base_ids, self._history, *self._inputs[-_RECENT_ITEMS:]]
+        keys = [self._key, *(f"n/{name}" for name in dict.fromkeys(names) if name)]
         keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
         keys += self._pointers(self._items[-_RECENT_ITEMS:])
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))

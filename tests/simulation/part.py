@@ -91,7 +91,7 @@ class Part(MemoryRecords):
             undo: takes back what else depends on it.
         """
         writes = writes_of(ops)
-        self._note(commit_id, [*undo, *map(self._as_it_was, {op.key for op in writes})], applied=True)
+        self._note(commit_id, [*undo, *map(self._as_it_was, dict.fromkeys(op.key for op in writes))], applied=True)
         now = self._world.now
         for op in writes:
             self._apply(op, ANONYMOUS.identity, now)

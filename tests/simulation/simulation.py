@@ -198,7 +198,7 @@ class Schedule:
     def _check(self) -> None:
         """Check that all is as clients were told."""
         promises, store, ledger = self.clients.promises, self.cluster.store, self.ledger
-        for response_id in promises.stored.keys() - promises.deleted:
+        for response_id in sorted(promises.stored.keys() - promises.deleted):
             if store.get(f"r/{response_id}") is None:
                 ledger.fail(f"{response_id} is lost, although its creation was acknowledged")
             elif response_id not in ledger.outcomes:

@@ -609,8 +609,8 @@ class Packing(Periodic):
         records = await self._records.get_many([key for key in keys if key.startswith("r/")])
         stubs = {key.removeprefix("r/"): RecordStub.read(record) for key, record in records.items()}
         orders = {response_id: stub.order for response_id, stub in stubs.items() if stub}
-        pointed = set(chain.rows) & set(keys)
+        pointed = sorted(set(chain.rows) & set(keys))
         # It has its row moved into a page.
         release = Release(chain.owner, await self._records.now(), {})
         ops: list[Op] = [Put(place.key, replace(chain, at=at).encode()), Put(place.release, release.encode())]
-        return [*ops, *stub_ops(orders, [*pointed], place)]
+        return [*ops, *stub_ops(orders, pointed, place)]

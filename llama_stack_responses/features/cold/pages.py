@@ -328,7 +328,7 @@ class PagedRecords(WrappedRecords):
         alone = {key: record for key, record in found.items() if not key.startswith(PAGES)}
         pages = await _opened([row for row in found.items() if row[0].startswith(PAGES)], {})
         asked = spans.keys() - alone.keys()
-        return alone, {key: page for page in pages for key in page.rows.keys() & asked}
+        return alone, {key: page for page in pages for key in sorted(page.rows.keys() & asked)}
 
     async def _planned(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[Op], list[Condition]]:
         """Return a commit by which the rows that are in pages change there.

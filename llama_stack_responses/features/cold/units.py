@@ -260,7 +260,7 @@ class _Reading:
             if self._hold:
                 raise
             nodes = await self._one_by_one(entries, large)
-        fields = {f"b/{name}" for entry in entries for name in entry.fields.values()}
+        fields = dict.fromkeys(f"b/{name}" for entry in entries for name in entry.fields.values())
         big = await self._get(fields)
         if nodes is None or len(big) < len(fields):
             return None
@@ -367,10 +367,10 @@ def unit_of(stored: ReadUnit) -> Unit:
     responses, entries = stored.responses, [each.entry for each in stored.responses]
     names, copies = _renamed(entries, stored)
     ids = {entry.id for entry in entries}
-    branches = {key for entry in entries for key in entry.rows() if key.startswith("y/")}
-    within = {key for key in branches if key.split("/")[2] in ids}
+    branches = dict.fromkeys(key for entry in entries for key in entry.rows() if key.startswith("y/"))
+    within = dict.fromkeys(key for key in branches if key.split("/")[2] in ids)
     moved, left = _moved_pointers(Hasher(entries[0].owner, tag_of(entries[0].id)), names, stored)
-    own = {key for key, record in stored.pointed.items() if read_pointer(record.value)[0].removeprefix("r/") in ids}
+    own = [key for key, record in stored.pointed.items() if read_pointer(record.value)[0].removeprefix("r/") in ids]
     rows: list[tuple[str, bytes]] = [(f"r/{copy.id}", copy.encode(pack=False)) for copy in copies]
     rows += [(key, b"") for copy in copies for key in copy.references()]
     rows += _node_rows(stored, names)
@@ -388,7 +388,7 @@ def unit_of(stored: ReadUnit) -> Unit:
         ],
         {entry.id: entry.order for entry in entries},
         list(moved),
-        [*own, *(branches - within)],
+        [*own, *(key for key in branches if key not in within)],
         [*map(Delete, [*stored.requests, *within]), *left],
         versions,
         {key: content for entry in entries for key, content in entry.references().items()},

@@ -125,7 +125,7 @@ class Tables(Periodic):
 
     async def _add(self, written: _Changed, day: int, part: str, minutes: _Minutes) -> None:
         """Add what was used on one day by users of one part."""
-        starts = {(unit, minute * MINUTES.seconds // unit.seconds) for unit in UNITS for minute, _ in minutes}
+        starts = ((unit, minute * MINUTES.seconds // unit.seconds) for unit in UNITS for minute, _ in minutes)
         keys = {(unit, start): unit.key(start, part) for unit, start in starts}
         known = await self._records.get_many(list(keys.values()))
         decoded = await self._decoder.decode([record.value for record in known.values()])

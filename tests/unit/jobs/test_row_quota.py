@@ -74,7 +74,7 @@ async def test_row_that_lands_during_a_count_is_counted_once() -> None:
     assert second.exception() is None
 
 
-async def test_count_serves_for_an_eighth_of_what_is_free_and_for_a_second() -> None:
+async def test_count_serves_for_an_eighth_of_what_is_free_and_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     records, numbers, now, counts = MemoryRecords(), count(), 0.0, 0
 
     async def before(call: str) -> None:
@@ -92,7 +92,8 @@ async def test_count_serves_for_an_eighth_of_what_is_free_and_for_a_second() -> 
             row.finish()
         return counts
 
-    quota = RowQuota(WatchedRecords(records, before=before), lambda: now)
+    quota = RowQuota(WatchedRecords(records, before=before))
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     assert await counted("q/", 13) == 1
     assert await counted("q/", 1) == 1
     assert await counted("q/", 10) == 0
