@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from itertools import count
+from typing import override
 
 import pytest
 
@@ -130,3 +131,41 @@ async def test_each_page_of_a_range_is_decoded_once_and_many_in_a_thread(monkeyp
     assert set(opened.values()) == {1}
     assert len(opened) > 10
     assert threads - {threading.get_ident()}
+
+
+class FailingOver(WatchedRecords):
+    """Reads a primary that is lost at the next commit, or while replicas are waited for; the other one takes over."""
+
+    def __init__(self, lost: MemoryRecords, other: MemoryRecords) -> None:
+        super().__init__(lost, before=self._lose)
+        self._other = other
+
+    async def _lose(self, name: str) -> None:
+        if name == "commit":
+            self._records = self._other
+
+    @override
+    def server_of(self, tag: int) -> str:
+        return str(id(self._records))
+
+    @override
+    async def replicated(self, tag: int, server: str) -> bool:
+        self._records = self._other
+        return server == self.server_of(tag)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+async def test_page_of_a_lost_primary_is_not_the_base_of_one_with_the_same_version(settles: bool) -> None:
+    lost, other = MemoryRecords(), MemoryRecords()
+    for store, deleted in ((lost, 0), (other, 3)):
+        await filled(PagedRecords(store), range(0, 30, 3))
+        await PagedRecords(store).commit([Delete(key_of(deleted))])
+        await store.commit([Put(key_of(90), b"by itself")])
+    records = PagedRecords(FailingOver(lost, other))
+    if settles:
+        assert await records.settle(await lost.get_many([key_of(90)]), [])
+    else:
+        await records.commit([Delete(key_of(6))])
+    left = {key for key, _ in await PagedRecords(other).range("l/", "l0", limit=100)}
+    gone = {3} if settles else {3, 6}
+    assert left == {key_of(number) for number in (*range(0, 30, 3), 90)} - {key_of(number) for number in gone}
