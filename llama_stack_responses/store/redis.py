@@ -363,7 +363,9 @@ class RedisRecords:
         return None if info is None else losses_of_redis(info)
 
     async def exists(self) -> bool:
-        return bool(await self._connections.ready().call(self._made, lambda client: client.exists(self._made)))
+        # A node of a cluster answers about one key as a single server does, and refuses two that may be on several.
+        keys = [self._made] if self._in_cluster else [self._made, self._index]
+        return bool(await self._connections.ready().call(self._made, lambda client: client.exists(*keys)))
 
     async def server(self) -> str:
         """Return the address of the server with this partition."""

@@ -502,6 +502,13 @@ async def test_cluster_is_refused_as_a_single_server(cluster: Cluster) -> None:
     await records.close()
 
 
+async def test_command_is_told_that_its_single_server_is_part_of_a_cluster(cluster: Cluster) -> None:
+    alone = RedisRecords(cluster.owner("responses:made").url)
+    with pytest.raises(ApiError, match="part of a cluster: set the store's type to 'cluster'"):
+        await alone.exists()
+    await alone.close()
+
+
 async def test_wrong_password_of_a_cluster_is_reported_at_once(cluster: Cluster) -> None:
     records = RedisRecords(cluster.url.replace(PASSWORD, "sesame"), partition=0)
     with pytest.raises(ApiError, match="does not accept the password") as error:
