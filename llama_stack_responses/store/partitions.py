@@ -307,6 +307,7 @@ class PartitionedRecords:
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         """Yield all rows, those of each partition as they are at one moment."""
+        await self._check()
         for part in self._parts:
             if isinstance(part, Snapshots):
                 async with aclosing(part.snapshot()) as rows:

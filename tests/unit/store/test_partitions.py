@@ -469,6 +469,8 @@ async def test_store_is_only_opened_with_the_partitions_that_it_was_made_with() 
         with pytest.raises(ApiError, match="was made with 8 partitions, and its settings have") as error:
             await PartitionedRecords(parts[:number]).get_many(["al/1"])
         assert error.value.status == 503
+        with pytest.raises(ApiError, match="was made with 8 partitions, and its settings have"):
+            await anext(PartitionedRecords(parts[:number]).snapshot())
 
 
 async def test_store_of_which_a_partition_is_away_is_there() -> None:
