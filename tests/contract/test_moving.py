@@ -13,6 +13,7 @@ import pytest
 from llama_stack_responses.commands.progress import ProgressLine
 from llama_stack_responses.core import ids
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.admin.restoring import PHASES, Counts, Manner, Restoring
 from llama_stack_responses.features.batches.rows import WORK, Batch, Counted, Line, Result
@@ -38,11 +39,11 @@ from llama_stack_responses.store.backup_index import BackupIndex
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.decoder import Decoder
-from llama_stack_responses.store.layout import links_of, scored
+from llama_stack_responses.store.layout import links_of, listing, scored
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots, VersionIs, partitions_of
+from llama_stack_responses.store.records import Delete, Ensure, Op, Put, Records, Snapshots, VersionIs, partitions_of
 from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
 from tests.contract.test_usage import Server as UsageServer
@@ -560,3 +561,17 @@ async def test_write_that_was_noted_for_another_partition_moves_once(applied: bo
     await Move(source, target, tmp_path).go(live=False)
     assert await rows(target, home, other) == {home: b"x", other: b"later" if applied else b"y"}
     assert await target.range("ob/", "ob0", limit=1) == []
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_first_response_with_a_tag_is_listed_though_it_is_newer_than_the_snapshot_of_its_home(
+    live: bool, tmp_path: Path
+) -> None:
+    source, target = (PartitionedRecords([MemoryRecords() for _ in range(8)]) for _ in range(2))
+    listed = [listing(OF, f"6{number}", new_id("resp", number)) for number in (3, 5)]
+    await source.commit([Put(listed[0], b""), Ensure(f"up/{OF}/003", b"")])
+    # The home partition has no row of the other one yet.
+    await source.commit([Put(listed[1], b"")])
+    counts = await Move(source, target, tmp_path).go(live=live)
+    assert [key for key, _ in await target.range(f"l/{OF}/", f"l/{OF}0", limit=9)] == listed
+    assert counts.rows == 4 + live

@@ -219,7 +219,7 @@ class Restoring:
         if self._manner.since and row.key.startswith("f/"):
             self._named.add(row.key.split("/")[1])
         await self._add(number, self._op(row), progress)
-        if self._manner.moves and row.key.startswith("l/"):
+        if row.key.startswith("l/"):
             await self._add_tag(row.key, progress)
 
     async def _is_unwanted(self, row: Indexed) -> bool:
@@ -242,10 +242,14 @@ class Restoring:
             await self._commit(self._batches.pop(number), progress)
 
     async def _add_tag(self, listed: str, progress: ProgressLine) -> None:
-        """Write that an owner has responses with the tag of one: its row may be in a snapshot from before."""
+        """Write that an owner has responses with the tag of one, if that is not written with the other rows.
+
+        The snapshot of the owner's home partition may be from before the response. Or it was deleted here.
+        """
         _, of, _, response_id = listed.split("/")
-        if tag := tag_of(response_id):
-            key = f"{TAGS_OF_OWNER}{of}/{tag:03x}"
+        tag = tag_of(response_id)
+        key = f"{TAGS_OF_OWNER}{of}/{tag:03x}"
+        if tag and (self._manner.moves or self._index.get(key) is None):
             await self._add(tag_of_key(key) % self._partitions, Ensure(key, b""), progress)
 
     async def _flush(self, progress: ProgressLine) -> None:
