@@ -72,7 +72,7 @@ _AWAY_SECONDS: Final = 5.0
 _REOPEN_SECONDS: Final = 2.0
 """Interval in which notifications are subscribed to again of partitions that are away."""
 _KNOWN: Final = 100_000
-_KNOWN_SECONDS: Final = 5.0
+KNOWN_SECONDS: Final = 5.0
 """How many rows about tags are taken to be there, and for how long: the deletion of an owner deletes them."""
 
 
@@ -386,7 +386,7 @@ class PartitionedRecords:
     async def _first(self, number: int, op: Ensure) -> bool:
         """Write a row in another partition before the commit that uses it; return False if that partition is away."""
         loop = asyncio.get_running_loop()
-        if (self._known.get(op.key) or -inf) >= loop.time() - _KNOWN_SECONDS:
+        if (self._known.get(op.key) or -inf) >= loop.time() - KNOWN_SECONDS:
             return True
         if not await self._try(number, partial(self._parts[number].commit, [op])):
             return False

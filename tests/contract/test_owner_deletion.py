@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sqlite3
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,10 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Refused
+from llama_stack_responses.features.admin import store_view
 from llama_stack_responses.features.admin.store_commands import delete
 from llama_stack_responses.features.page.refused.writer import RefusedWriter
 from llama_stack_responses.features.page.search.demand import Demand
@@ -34,11 +36,14 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.access_keys import AccessKeys, NewKey
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.content_names import Hasher, home_of
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.layout import listing, used
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Records, pages_of, partitions_of
+from llama_stack_responses.store.records import Condition, Delete, Op, Put, Records, pages_of, partitions_of
 from llama_stack_responses.store.search_index import index_of
 from tests.contract.backends import BackendLocation
 from tests.contract.conversations import response
@@ -56,6 +61,12 @@ SHARED: Final = ("p/", "s", "us/c", "z/turn")
 """Rows that servers write at intervals or for all users: their own, those of secrets, the version of the tables of
 usage, and the turn of jobs."""
 ROLES: Final = {"operator": {"roles": ["operator"]}}
+
+
+@pytest.fixture(autouse=True)
+def _no_server_knows_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the command not wait for servers that know that an owner has a tag."""
+    monkeypatch.setattr(store_view, "KNOWN_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +207,22 @@ async def test_deleted_owner_is_in_no_row(
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         if file.is_file():
             assert WORD.encode() not in file.read_bytes(), file
+
+
+async def test_response_that_a_server_stores_while_its_owner_is_deleted_is_listed() -> None:
+    parts = [MemoryRecords() for _ in range(8)]
+    server, of = PartitionedRecords(parts), Hasher(ADA).owner
+    deleted, stored = (listing(of, f"6{number}", new_id("resp", 3)) for number in range(2))
+
+    class Command(PartitionedRecords):
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            await super().commit(ops, conditions)
+            if any(isinstance(op, Delete) and op.key.startswith("up/") for op in ops):
+                await server.commit([Put(stored, b""), *used(ADA, 3)])
+
+    assert home_of(of) % 8 != 3
+    await server.commit([Put(deleted, b""), *used(ADA, 3)])
+    command = Command(parts)
+    await command.commit([Delete(deleted)])
+    await store_view.StoreView(command).forget(ADA)
+    assert [key for key, _ in await server.range(f"l/{of}/", f"l/{of}0", limit=9)] == [stored]

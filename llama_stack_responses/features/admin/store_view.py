@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from ...store.codec import TooLarge
 from ...store.content_names import Hasher
 from ...store.conversation_store import Conversation
 from ...store.layout import owner_of_bucket, tags_of, used
+from ...store.partitions import KNOWN_SECONDS
 from ...store.read_allowance import ReadAllowance
-from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of
+from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of, partitions_of, range_in
 
 type Wanted = Callable[[Json], bool]
 
@@ -286,8 +288,19 @@ class StoreView:
             with suppress(Conflict):
                 await self._records.commit([Delete(key)], [Empty(responses)])
         if not await self._records.range(f"l/{of}/", after_prefix(f"l/{of}/"), limit=1):
-            for tag in await tags_of(self._records, owner):
-                await self._records.commit([Delete(each.key) for each in used(owner, tag)])
+            await self._forget_tags(owner)
+
+    async def _forget_tags(self, owner: Owner) -> None:
+        """Delete the rows with the owner's tags, but those of responses that were stored meanwhile."""
+        listed, tags = f"l/{Hasher(owner).owner}/", await tags_of(self._records, owner)
+        for tag in tags:
+            await self._records.commit([Delete(each.key) for each in used(owner, tag)])
+        if tags and (count := partitions_of(self._records)) > 1:
+            # A server that has just written such a row takes it to be there, and lists would lack what it stores.
+            await asyncio.sleep(KNOWN_SECONDS)
+            for tag in tags:
+                if await range_in(self._records, tag % count, listed, after_prefix(listed), limit=1):
+                    await self._records.commit(used(owner, tag))
 
     async def delete(self, response_id: str) -> bool:
         """Delete a response, and its job and event log; return False if it is not stored.
