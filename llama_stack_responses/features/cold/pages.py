@@ -204,7 +204,8 @@ class PagedRecords(WrappedRecords):
     """Reads rows wherever they are, and keeps them where they are when they are written.
 
     Only what packs, brings back and deletes chains has to write through this: all else writes rows of chains that are
-    not packed, and reads them before.
+    not packed, and reads them before. A page is written anew only if replicas have the one that was read: if it was
+    lost, another primary could give a page with other rows the same version, and the condition on it would hold.
 
     Args:
         records: the store.
@@ -282,9 +283,8 @@ class PagedRecords(WrappedRecords):
     async def settle(self, rows: Mapping[str, Record], conditions: Sequence[Condition]) -> bool:
         """Move rows of one partition into pages, if they and the conditions hold; return whether they did."""
         number = self._number(next(iter(rows)))
-        floors = await self._based_on(
-            number, partial(self._floors, number, sorted(rows)), lambda found: any(found.values())
-        )
+        read = partial(self._floors, number, sorted(rows))
+        floors = await read_replicated(self._records, number, read, lambda found: any(found.values()))
         puts, same = await in_thread(_written, _with_rows(number, rows, floors))
         unchanged: list[Condition] = [VersionIs(key, record.version) for key, record in rows.items()]
         ops: list[Op] = [Delete(key) for key in rows]
@@ -310,15 +310,6 @@ class PagedRecords(WrappedRecords):
 
     def _number(self, key: str) -> int:
         return tag_of_key(key) % self.partitions
-
-    async def _based_on[Found](
-        self, number: int, read: Callable[[], Awaitable[Found]], has_pages: Callable[[Found], bool]
-    ) -> Found:
-        """Return what is read of a partition, of which pages are written anew, once these are not lost with a primary.
-
-        Another one would give a page with other rows the same version, and the condition on it would hold.
-        """
-        return await read_replicated(self._records, number, read, has_pages)
 
     async def _floors(self, number: int, keys: Sequence[str]) -> dict[str, tuple[str, Record] | None]:
         """Return for each key of a partition the row of the page for it, None if there is none yet."""
@@ -354,7 +345,8 @@ class PagedRecords(WrappedRecords):
             return list(ops), list(conditions)
         # All conditions are in one partition.
         number = self._number(next((each.key for each in conditions if isinstance(each, VersionIs)), keys[0]))
-        alone, located = await self._based_on(number, partial(self._read, keys), lambda found: bool(found[1]))
+        read = partial(self._read, keys)
+        alone, located = await read_replicated(self._records, number, read, lambda found: bool(found[1]))
         wrong = [each for each in conditions if _is_broken(each, located)]
         if wrong:
             raise Conflict(wrong)
