@@ -128,9 +128,10 @@ class UsageOfOwners:
         their keys one by one.
         """
         ops: list[Op] = []
+        now = await self._records.now()
         longer, found = DAYS, [(day, part) for part in parts]
         for unit in (DAYS, HOURS, MINUTES):
-            tables = await self._tables(unit, longer, found)
+            tables = await self._tables(unit, longer, found, now)
             for (start, part), table in tables.items():
                 left = {of: counts for of, counts in table.items() if not _is_of(owner, of)}
                 if not left:
@@ -141,9 +142,11 @@ class UsageOfOwners:
             longer, found = unit, list(tables)
         return ops
 
-    async def _tables(self, unit: Unit, longer: Unit, of: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Table]:
+    async def _tables(
+        self, unit: Unit, longer: Unit, of: Iterable[tuple[int, str]], now: float
+    ) -> dict[tuple[int, str], Table]:
         """Return the tables of a unit that are in a longer one, by start and part."""
-        now, each = await self._records.now(), longer.seconds // unit.seconds
+        each = longer.seconds // unit.seconds
         asked = {
             unit.key(start, part): (start, part)
             for longer_start, part in of
