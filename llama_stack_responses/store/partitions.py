@@ -184,18 +184,18 @@ class PartitionedRecords:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)
         home = self._home(ops, conditions)
-        here, first, elsewhere = list[Op](), list[Ensure](), defaultdict[int, list[Op]](list)
+        here, first, elsewhere = list[Op](), list[tuple[int, Ensure]](), defaultdict[int, list[Op]](list)
         for op in ops:
             number = self._part_of(op)
             if number == home:
                 here.append(op)
             elif isinstance(op, Ensure) and op.key.startswith(TAGS_OF_OWNER):
-                first.append(op)
+                first.append((number, op))
             else:
                 elsewhere[number].append(op)
-        for op in first:
-            if not await self._first(self._part_of(op), op):
-                elsewhere[self._part_of(op)].append(op)
+        for number, op in first:
+            if not await self._first(number, op):
+                elsewhere[number].append(op)
         await self._commit(home, here, conditions, elsewhere)
 
     async def range(
