@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import batched, takewhile
+from itertools import takewhile
 from typing import Final
 
 from ...core.errors import ApiError
@@ -32,6 +32,7 @@ from ...store.records import (
     bytes_of,
     committed,
     pages_of,
+    pages_of_keys,
     until,
 )
 from ...store.wrapped import WrappedRecords
@@ -220,9 +221,10 @@ class UnpackingRecords(WrappedRecords):
         Raises:
             ApiError: 409.
         """
-        for some in batched(places, _ROWS):
-            if len(await self._records.get_many([place.key for place in some])) < len(some):
-                raise ApiError(409, "Packed responses have moved while the backup was made: make it again.")
+        keys = [place.key for place in places]
+        there = [key async for found in pages_of_keys(self._records, keys, _ROWS, PAGE_BYTES) for key in found]
+        if len(there) < len(keys):
+            raise ApiError(409, "Packed responses have moved while the backup was made: make it again.")
 
     async def _unpacked(self, place: Place, chain: Chain) -> AsyncGenerator[Sequence[Put]]:
         _, ops = restored(chain, await self._bringing.rows(place, chain))
