@@ -77,8 +77,8 @@ null,"service_tier":"default","store":true,"temperature":1.0,"text":{"format":{"
 class UnreadableError(ApiError):
     """A stored record is damaged, or its format is not supported."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(500, message)
+    def __init__(self, message: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(500, message, headers=headers)
 
 
 class TooLarge(Exception):  # noqa: N818 - an answer, as a conflict is

@@ -65,9 +65,9 @@ class ObjectMissing(UnreadableError):  # noqa: N818 - as `ApiError`, it is an an
     def __init__(self, path: str) -> None:
         super().__init__(
             f"This content is in {path} of the object store, which is missing there: it cannot be read until the "
-            "operator restores that object."
+            "operator restores that object.",
+            headers={"x-should-retry": "false"},
         )
-        self.headers = {"x-should-retry": "false"}
 
 
 class Stored(NamedTuple):
