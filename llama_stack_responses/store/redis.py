@@ -304,7 +304,7 @@ class RedisRecords:
         connections = self._connections.ready()
         client = await connections.listener(self._made)
         settings = (self._channels, self._id, self._timeout, self._pubsub_silence)
-        address = partial(connections.known_address, self._made) if self._in_cluster else str
+        address = partial(connections.known_address, self._made)
         pubsub = RedisPubSub(client, *settings, sharded=self._in_cluster, address=address)
         try:
             await pubsub.open()

@@ -41,7 +41,7 @@ class RedisPubSub:
         own: the sender id that the commits of this process publish.
         timeout: maximum seconds for one answer.
         sharded: whether the channels are those of a slot of a cluster.
-        address: returns the address of the node with this slot, empty if it is not known.
+        address: returns the address of the node with the slot, empty if it is not known.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class RedisPubSub:
         timeout: float,
         silence: float = PUBSUB_SILENCE_SECONDS,
         *,
-        sharded: bool = False,
-        address: Callable[[], str] = lambda: "",
+        sharded: bool,
+        address: Callable[[], str],
     ) -> None:
         self._silence = silence
         self._known, self._address = address(), address
@@ -123,7 +123,7 @@ class RedisPubSub:
                     return name
                 pinged, due = False, loop.time() + self._silence
                 continue
-            if self._known and self._address() not in ("", self._known):
+            if self._sharded and self._known and self._address() not in ("", self._known):
                 raise ApiError(503, MOVING, retry_after=1)
             if loop.time() < due:
                 continue
