@@ -251,7 +251,7 @@ class Schedule:
             server.stop()
         self.world.run_until(lambda: not any(each.process.alive for each in self.cluster.servers), self.world.now + 60)
         self.world.now += _RETAINED_SECONDS
-        # A job that nobody knows of may have waited until now: its conversation expires before it runs.
+        # A job whose creation was not acknowledged may have waited until now. Its conversation expires before it runs.
         self.ledger.prompts.clear()
         self.cluster.start()
         until, left = self.world.now + _SWEPT_SECONDS, [""]
