@@ -314,7 +314,7 @@ class Archive:
             await retry.wait()
             known = await append.read(self._records, *append.pointers)
             ops, conditions = await in_thread_if_large(partial(append.plan, known), *items)
-            if not ops or await committed(self._records, ops, conditions):
+            if not ops or await committed(self._records, [*append.used, *ops], conditions):
                 return
 
     @cached_property

@@ -141,7 +141,9 @@ class ConversationAppend:
         self._belong(owner, items)
 
     def _belong(self, owner: Owner, items: Iterable[Json]) -> None:
-        self._hasher = Hasher(owner, tag_of(self._id))
+        self.used: Sequence[Ensure] = used(owner, self.tag)
+        """The op that says that the owner has something with the tag: a failover may have lost it."""
+        self._hasher = Hasher(owner, self.tag)
         self._items = {_address(self._hasher, self._id, item["id"]): item for item in items}
         self._keys = [self._head, *self._items]
 
@@ -217,7 +219,7 @@ class ConversationStore:
         known = await self._records.get_many(append.pointers) if items else {}
         known[conversation.key] = Record(conversation.encode(), 0)
         ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
-        return [*used(conversation.owner, append.tag), *ops], [VersionIs(conversation.key, None)]
+        return [*append.used, *ops], [VersionIs(conversation.key, None)]
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """Return the conversation; None if it is unknown or deleted."""
@@ -247,7 +249,7 @@ class ConversationStore:
             if taken := append.taken(known):
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = await in_thread_if_large(partial(append.plan, known), items)
-            if not ops or await committed(self._records, ops, conditions):
+            if not ops or await committed(self._records, [*append.used, *ops], conditions):
                 return bool(ops)
 
     async def items(self, conversation_id: str, end: int, allowance: ReadAllowance | None = None) -> list[Json]:

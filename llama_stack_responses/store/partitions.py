@@ -6,6 +6,7 @@ have left. A row with the same id (`oa/<id>`), in the partition where it is appl
 that has returned may show elsewhere a little later, but is never lost, and never applied twice.
 
 Rows that are of no use without a later commit come first: that an owner has responses with a tag (`up/<of>/<tag>`).
+Nothing writes them a second time, so a process writes those again that a primary may have taken with it when it died.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import secrets
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -74,6 +76,10 @@ _REOPEN_SECONDS: Final = 2.0
 _KNOWN: Final = 100_000
 KNOWN_SECONDS: Final = 5.0
 """How many rows about tags are taken to be there, and for how long: the deletion of an owner deletes them."""
+_REWRITTEN: Final = 256
+"""Rows about tags that are written again in a partition after a failover: replicas are behind by a moment."""
+_LOOK_SECONDS: Final = 2.0
+"""Interval in which commits look whether partitions have another primary."""
 
 
 @runtime_checkable
@@ -118,6 +124,14 @@ class Joining(Placed, Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _LastTags:
+    """What was written last in a partition of the rows about tags, and its primary then; empty if that is not known."""
+
+    server: str
+    ops: deque[Ensure] = field(default_factory=lambda: deque(maxlen=_REWRITTEN))
+
+
 class PartitionedRecords:
     """Records in partitions.
 
@@ -133,6 +147,8 @@ class PartitionedRecords:
         self._clock = 0
         self._away: dict[int, float] = {}
         self._known: LruCache[str, float] = LruCache(_KNOWN)
+        self._last_tags: dict[int, _LastTags] = {}
+        self._look_at = 0.0
         self._marks: dict[int, deque[tuple[float, str]]] = {}
 
     @property
@@ -183,6 +199,7 @@ class PartitionedRecords:
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)
+        await self._rewrite_tags()
         home = self._home(ops, conditions)
         here, first, elsewhere = list[Op](), list[tuple[int, Ensure]](), defaultdict[int, list[Op]](list)
         for op in ops:
@@ -388,10 +405,25 @@ class PartitionedRecords:
         loop = asyncio.get_running_loop()
         if (self._known.get(op.key) or -inf) >= loop.time() - KNOWN_SECONDS:
             return True
+        last = self._last_tags.setdefault(number, _LastTags(self.server_of(number)))
         if not await self._try(number, partial(self._parts[number].commit, [op])):
             return False
+        last.ops.append(op)
         self._known.set(op.key, loop.time())
         return True
+
+    async def _rewrite_tags(self) -> None:
+        """Write the last rows about tags again where another server is the primary now: it may lack them."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        for number, last in list(self._last_tags.items()):
+            server = self.server_of(number) or last.server
+            is_same = server == (last.server or server)
+            ops = list(dict.fromkeys(last.ops))
+            if is_same or await self._try(number, partial(self._parts[number].commit, ops)):
+                last.server = server
 
     async def _try(self, number: int, write: Callable[[], Awaitable[None]]) -> bool:
         """Write what can wait in a partition, unless it did not answer a moment ago; return whether it is written.

@@ -188,7 +188,7 @@ class RedisRecords:
 
     def server_of(self, _tag: int = 0) -> str:
         """Return what `Replicated` says: all tags are on one server."""
-        return self._connections.ready().known_address(self._made) if self._replicas else ""
+        return self._connections.ready().known_address(self._made)
 
     async def replicated(self, _tag: int, server: str) -> bool:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""

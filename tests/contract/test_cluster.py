@@ -23,15 +23,17 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store import redis, redis_cluster, redis_pubsub
+from llama_stack_responses.store.layout import used
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Conflict, Delete, Notify, Op, Put, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.redis_scripts import IN_CLUSTER
+from llama_stack_responses.store.routing import tag_of_key
 from tests.contract.backends import SECONDS
 from tests.contract.test_server_faults import hearing
 from tests.support.cluster import Cluster, Node, OneNode, state_of
 from tests.support.valkey import Valkey
-from tests.support.waiting import until
+from tests.support.waiting import until, until_found
 
 PASSWORD: Final = "secret"
 MOVING: Final = "The response store's cluster is moving these responses to another node."
@@ -331,6 +333,32 @@ async def test_subscription_on_a_primary_that_hangs_ends_once_another_one_is_kno
         with pytest.raises(ApiError, match=MOVING):
             await asyncio.wait_for(waits, redis_pubsub.PUBSUB_SILENCE_SECONDS / 2)
     owner.thaw()
+    await until(lambda: owner.follows)
+
+
+@pytest.mark.extended
+async def test_tag_of_a_user_that_a_dead_primary_alone_had_is_written_again(cluster: Cluster, tmp_path: Path) -> None:
+    records = PartitionedRecords(
+        cluster_parts(cluster.url, 8, password=PASSWORD, prefix=tmp_path.name, timeout=SECONDS)
+    )
+    [tag] = used(ANONYMOUS, 5)
+    home = tag_of_key(tag.key)
+    assert home % 8 != 5
+    await records.commit([tag, Put(f"r/{new_id('resp', 5)}", b"")])
+    await records.parts[home % 8].commit([Delete(tag.key)])  # as if no replica had it
+    owner = cluster.owner(f"{{{tmp_path.name}{home % 8}}}:")
+    owner.kill()
+    other = Put(f"r/{new_id('resp', home)}", b"")
+
+    async def is_there() -> bool:
+        with suppress(ApiError):
+            await records.commit([other])
+            return bool(await records.get_many([tag.key]))
+        return False
+
+    await until_found(is_there)
+    await records.close()
+    owner.start()
     await until(lambda: owner.follows)
 
 

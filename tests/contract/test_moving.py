@@ -575,3 +575,13 @@ async def test_first_response_with_a_tag_is_listed_though_it_is_newer_than_the_s
     counts = await Move(source, target, tmp_path).go(live=live)
     assert [key for key, _ in await target.range(f"l/{OF}/", f"l/{OF}0", limit=9)] == listed
     assert counts.rows == 4 + live
+
+
+async def test_items_of_a_conversation_are_found_that_is_newer_than_the_snapshot_of_its_home(tmp_path: Path) -> None:
+    source, target = (PartitionedRecords([MemoryRecords() for _ in range(8)]) for _ in range(2))
+    talk = Conversation(new_id("conv", 5), ADA, int(CREATED), {})
+    await Archive(source).conversations.create(talk, [{**user("hello"), "id": "msg_own"}])
+    # The home partition has no row of it yet.
+    await source.commit([Delete(f"up/{Hasher(ADA).owner}/005")])
+    await Move(source, target, tmp_path).go(live=False)
+    assert [item_id async for item_id, _ in Archive(target).find_items(ADA, ["msg_own"])] == ["msg_own"]

@@ -37,6 +37,7 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.access_keys import AccessKeys, NewKey
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher, home_of
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.layout import listing, used
@@ -226,3 +227,31 @@ async def test_response_that_a_server_stores_while_its_owner_is_deleted_is_liste
     await command.commit([Delete(deleted)])
     await store_view.StoreView(command).forget(ADA)
     assert [key for key, _ in await server.range(f"l/{of}/", f"l/{of}0", limit=9)] == [stored]
+
+
+async def test_conversation_that_a_server_stores_while_its_owner_is_deleted_is_found() -> None:
+    """Its items are, by their ids: the owner is known to have its tag."""
+    parts = [MemoryRecords() for _ in range(8)]
+    server = PartitionedRecords(parts)
+
+    class Command(PartitionedRecords):
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            await super().commit(ops, conditions)
+            if any(isinstance(op, Delete) and op.key.startswith("up/") for op in ops):
+                talk = Conversation(new_id("conv", 3), ADA, 1790000000, {})
+                await Archive(server).conversations.create(talk, [{"type": "message", "id": "msg_own"}])
+
+    assert home_of(Hasher(ADA).owner) % 8 != 3
+    await server.commit([Put("c/none", Conversation("none", ADA, 1790000000, {}).encode()), *used(ADA, 3)])
+    await store_view.StoreView(Command(parts)).forget(ADA)
+    assert [item_id async for item_id, _ in Archive(server).find_items(ADA, ["msg_own"])] == ["msg_own"]
+
+
+async def test_responses_that_lists_lack_after_a_failover_are_deleted_with_their_owner() -> None:
+    records = PartitionedRecords([MemoryRecords() for _ in range(8)])
+    owned = [response(id=new_id("resp", tag)) for tag in (0, 3, 5)]
+    for each in owned:
+        await Archive(records).save(each, owner=ADA, base=None, input_items=[])
+    await records.commit([Delete(each.key) for each in used(ADA, 5)])
+    found = [each async for each in store_view.StoreView(records).responses_of(ADA)]
+    assert found == [each["id"] for each in owned]

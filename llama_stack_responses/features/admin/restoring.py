@@ -22,6 +22,8 @@ from ...store import codec
 from ...store.backup_format import DAMAGED, TAKEN
 from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
+from ...store.content_names import Hasher
+from ...store.conversation_store import Conversation
 from ...store.history_nodes import parent_of
 from ...store.kept_secret import KEPT_SECRET
 from ...store.layout import OUTBOX, TAGS_OF_OWNER, Entry, read_pointer, reference, unsettled
@@ -219,8 +221,8 @@ class Restoring:
         if self._manner.since and row.key.startswith("f/"):
             self._named.add(row.key.split("/")[1])
         await self._add(number, self._op(row), progress)
-        if row.key.startswith("l/"):
-            await self._add_tag(row.key, progress)
+        if row.key.startswith(("c/", "l/")):
+            await self._add_tag(row, progress)
 
     async def _is_unwanted(self, row: Indexed) -> bool:
         """Whether a row that is new there belongs to a deleted response, or to a conversation as it is not here."""
@@ -241,15 +243,21 @@ class Restoring:
         if len(batch.ops) >= _COMMIT_ROWS or batch.size >= _COMMIT_BYTES:
             await self._commit(self._batches.pop(number), progress)
 
-    async def _add_tag(self, listed: str, progress: ProgressLine) -> None:
-        """Write that an owner has responses with the tag of one, if that is not written with the other rows.
+    async def _add_tag(self, row: Indexed, progress: ProgressLine) -> None:
+        """Write that the owner of a listed response, or of a conversation, has something with its tag.
 
-        The snapshot of the owner's home partition may be from before the response. Or it was deleted here.
+        That may not be among the other rows: the snapshot of the owner's home partition may be from before. Or it was
+        deleted here.
         """
-        _, of, _, response_id = listed.split("/")
-        tag = tag_of(response_id)
+        object_id = row.key.rpartition("/")[2]
+        if not (tag := tag_of(object_id)):
+            return
+        if row.key.startswith("l/"):
+            of = row.key.split("/")[1]
+        else:
+            of = Hasher(Conversation.decode(object_id, Record(self._index.value(row), 1)).owner).owner
         key = f"{TAGS_OF_OWNER}{of}/{tag:03x}"
-        if tag and (self._manner.moves or self._index.get(key) is None):
+        if self._manner.moves or self._index.get(key) is None:
             await self._add(tag_of_key(key) % self._partitions, Ensure(key, b""), progress)
 
     async def _flush(self, progress: ProgressLine) -> None:

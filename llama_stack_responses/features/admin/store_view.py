@@ -27,7 +27,18 @@ from ...store.conversation_store import Conversation
 from ...store.layout import owner_of_bucket, tags_of, used
 from ...store.partitions import KNOWN_SECONDS
 from ...store.read_allowance import ReadAllowance
-from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of, partitions_of, range_in
+from ...store.records import (
+    Conflict,
+    Delete,
+    Empty,
+    Op,
+    Records,
+    after_prefix,
+    pages_in,
+    pages_of,
+    partitions_of,
+    range_in,
+)
 
 type Wanted = Callable[[Json], bool]
 
@@ -255,10 +266,17 @@ class StoreView:
         return {**counts, "owners": len(owners), **moments, "bytes": await self._records.size()}
 
     async def responses_of(self, owner: Owner) -> AsyncIterator[str]:
-        """Yield the ids of an owner's responses, oldest first."""
-        async for rows in pages_of(self._records, f"l/{Hasher(owner).owner}/", self._page):
-            for key, _ in rows:
-                yield key.rpartition("/")[2]
+        """Yield the ids of an owner's responses, oldest first.
+
+        Behind them come those in partitions in which the owner is not known to have any: a failover may have lost that.
+        """
+        listed, count = f"l/{Hasher(owner).owner}/", partitions_of(self._records)
+        known = {0, *(tag % count for tag in await tags_of(self._records, owner))}
+        others = (pages_in(self._records, number, listed, self._page) for number in range(count) if number not in known)
+        for pages in (pages_of(self._records, listed, self._page), *others):
+            async for rows in pages:
+                for key, _ in rows:
+                    yield key.rpartition("/")[2]
 
     async def conversations_of(self, owner: Owner) -> AsyncIterator[Conversation]:
         """Yield an owner's conversations. All owners' are read, because the store has no list of them."""
@@ -291,15 +309,17 @@ class StoreView:
             await self._forget_tags(owner)
 
     async def _forget_tags(self, owner: Owner) -> None:
-        """Delete the rows with the owner's tags, but those of responses that were stored meanwhile."""
+        """Delete the rows with the owner's tags, but those of what was stored meanwhile."""
         listed, tags = f"l/{Hasher(owner).owner}/", await tags_of(self._records, owner)
         for tag in tags:
             await self._records.commit([Delete(each.key) for each in used(owner, tag)])
         if tags and (count := partitions_of(self._records)) > 1:
             # A server that has just written such a row takes it to be there, and lists would lack what it stores.
             await asyncio.sleep(KNOWN_SECONDS)
+            talks = {tag_of(each.id) async for each in self.conversations_of(owner)}
             for tag in tags:
-                if await range_in(self._records, tag % count, listed, after_prefix(listed), limit=1):
+                is_listed = await range_in(self._records, tag % count, listed, after_prefix(listed), limit=1)
+                if is_listed or tag in talks:
                     await self._records.commit(used(owner, tag))
 
     async def delete(self, response_id: str) -> bool:

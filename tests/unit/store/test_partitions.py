@@ -37,7 +37,9 @@ from llama_stack_responses.features.webhooks.rows import (
 from llama_stack_responses.features.webhooks.rows import lease_key as endpoint_lease
 from llama_stack_responses.store import partitions
 from llama_stack_responses.store.access_keys import new_key_id
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.ends import Ended, Ends
 from llama_stack_responses.store.layout import bucket, listing, reference
 from llama_stack_responses.store.memory import MemoryRecords
@@ -424,6 +426,59 @@ async def test_one_request_at_a_time_waits_for_a_partition_that_is_away(passes: 
     passes(partitions._AWAY_SECONDS + 1)
     await records.commit(commit)
     assert await keys(parts[home]) == [f"up/{OF}/004"]
+
+
+class Named(Part):
+    """A partition on a server with a name."""
+
+    primary = ""
+
+    def server_of(self, _tag: int) -> str:
+        return self.primary
+
+    async def replicated(self, _tag: int, server: str) -> bool:
+        return server == self.primary
+
+
+async def talk_with_lost_tag(records: PartitionedRecords, home: Part) -> Conversation:
+    """Store a conversation as the first of a user with its tag; a failover loses only that the user has the tag."""
+    talk = Conversation(new_id("conv", 4), ANNA, 1790000000, {})
+    await Archive(records).conversations.create(talk, [{"type": "message", "id": "msg_own"}])
+    await MemoryRecords.commit(home, [Delete(f"up/{OF}/004")])
+    assert await found_items(records) == []
+    return talk
+
+
+async def found_items(records: PartitionedRecords) -> list[str]:
+    return [item_id async for item_id, _ in Archive(records).find_items(ANNA, ["msg_own"])]
+
+
+async def test_tag_of_an_owner_that_a_failover_lost_is_written_again(passes: Callable[[float], None]) -> None:
+    home = tag_of_key(f"up/{OF}/004") % NUMBER
+    parts: list[Part] = [Named() if number == home else Part() for number in range(NUMBER)]
+    records, there = PartitionedRecords(parts), parts[home]
+    assert isinstance(there, Named)
+    other = Put(f"r/{new_id('resp', 1)}", b"")
+    await talk_with_lost_tag(records, there)
+    for primary, away in (("first", False), ("", False), ("first", False), ("second", True)):
+        there.primary, there.away = primary, away
+        passes(partitions._LOOK_SECONDS + partitions._AWAY_SECONDS)
+        await records.commit([other])
+        assert await found_items(records) == [], "no other primary is known that answers"
+    there.away = False
+    await records.commit([other])
+    assert await found_items(records) == [], "it has been looked just before"
+    passes(partitions._LOOK_SECONDS + partitions._AWAY_SECONDS)
+    await records.commit([other])
+    assert await found_items(records) == ["msg_own"]
+
+
+async def test_tag_of_an_owner_that_a_failover_lost_is_written_again_with_items_of_the_conversation() -> None:
+    parts = new_parts()
+    talk = await talk_with_lost_tag(PartitionedRecords(parts), parts[tag_of_key(f"up/{OF}/004") % NUMBER])
+    server = PartitionedRecords(parts)
+    assert await Archive(server).conversations.add(talk, [{"type": "message", "id": "msg_more"}])
+    assert await found_items(server) == ["msg_own"]
 
 
 async def test_conditions_in_several_partitions_are_a_defect() -> None:
