@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,7 +53,7 @@ from .pack import opened, packed, packed_part
 from .pages import PagedRecords
 from .prefixes import CHAINS, RELEASES
 from .rows import Chain, Place, RecordStub, Release, packing
-from .settling import Settling
+from .settling import SETTLED_TOGETHER, Settling
 from .shares import Share, Shares, Span
 from .units import Found, Part, Unit, read_units, stub_ops, unit_of
 
@@ -177,11 +177,17 @@ class _Copied(NamedTuple):
 type _Rows = Sequence[tuple[str, Record]]
 
 
-def _due(rows: _Rows, now: float) -> tuple[list[tuple[str, Release, Record]], dict[Place, Sequence[str]]]:
-    """Return those of the releases that are due, and the keys of the rows of their chains."""
+def _due(rows: _Rows, now: float, chains: Container[Place]) -> list[tuple[str, Release, Record]]:
+    """Return those of the releases that are due, of some chains."""
     decoded = ((key, Release.decode(record), record) for key, record in rows)
-    due = [each for each in list_yielding_lock(decoded) if each[1].at <= now]
-    return due, {Place.of(key): release.rows for key, release, _ in due}
+    return [each for each in list_yielding_lock(decoded) if each[1].at <= now and Place.of(each[0]) in chains]
+
+
+def _rows_due(rows: _Rows, now: float) -> dict[Place, Sequence[str]]:
+    """Return the keys of the rows of chains whose releases are due."""
+    releases = ((Place.of(key), Release.decode(record)) for key, record in rows)
+    of_chains = list_yielding_lock((place, each.rows if each.at <= now else None) for place, each in releases)
+    return {place: keys for place, keys in of_chains if keys is not None}
 
 
 def _decoded(rows: _Rows) -> list[tuple[Place, Chain, int]]:
@@ -495,12 +501,27 @@ class Packing(Periodic):
 
     async def _release(self, number: int, own: Set[Share], now: float) -> None:
         """Delete what is due in one partition, for half of the time."""
-        async for page in self._releases(number, own):
-            due, rows = await in_thread(_due, page, now)
+        start, end = RELEASES, after_prefix(RELEASES)
+        while start < end:
+            rows, start, begin = *await self._rows_due(number, own, now, start), start
             await Settling(self._records).settle(rows)
-            for some in batched(taking(due), _COMMITTED):
-                async with half_of_the_time():
-                    await self._let_go(number, some)
+            async for page in self._releases(number, own, begin, start):
+                for some in batched(taking(await in_thread(_due, page, now, rows)), _COMMITTED):
+                    async with half_of_the_time():
+                        await self._let_go(number, some)
+
+    async def _rows_due(
+        self, number: int, own: Set[Share], now: float, start: str
+    ) -> tuple[dict[Place, Sequence[str]], str]:
+        """Return the keys of the rows of chains of which something is due, and where the next ones begin."""
+        rows, count = dict[Place, Sequence[str]](), 0
+        async for page in self._releases(number, own, start, after_prefix(RELEASES)):
+            of_page = await in_thread(_rows_due, page, now)
+            rows |= of_page
+            count += sum(map(len, of_page.values()))
+            if count >= SETTLED_TOGETHER:
+                return rows, f"{page[-1][0]}\0"
+        return rows, after_prefix(RELEASES)
 
     async def _let_go(self, number: int, releases: Sequence[tuple[str, Release, Record]]) -> None:
         """Delete the rows and the content of some releases of one partition."""
@@ -518,13 +539,17 @@ class Packing(Periodic):
             alone = GarbageCollector(self._records.unpaged, self._decoder)
             await alone.try_run(release.contents, release.owner)
 
-    async def _releases(self, number: int, own: Set[Share]) -> AsyncIterator[list[tuple[str, Record]]]:
-        """Yield the rows of a partition that say what the chains in the objects of shares have left in the store."""
-        start, end = RELEASES, after_prefix(RELEASES)
+    async def _releases(self, number: int, own: Set[Share], start: str, end: str) -> AsyncIterator[_Rows]:
+        """Yield the rows of a partition that say what the chains in the objects of shares have left in the store.
+
+        Args:
+            start, end: between which keys they are.
+        """
         while rows := await range_in(self._records, number, start, end, limit=_ROWS):
             of_rows = [Place.of(key).object for key, _ in rows]
             mine = {name for name in set(of_rows) if self.shares.of_rest(name, number) in own}
-            yield [row for row, name in zip(rows, of_rows, strict=True) if name in mine]
+            if mine:
+                yield [row for row, name in zip(rows, of_rows, strict=True) if name in mine]
             start = f"{rows[-1][0]}\0" if of_rows[-1] in mine else after_prefix(f"{RELEASES}{of_rows[-1]}/")
 
     async def collect(self) -> None:

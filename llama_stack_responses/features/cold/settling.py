@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from heapq import merge
 from itertools import batched
 from typing import Final, NamedTuple
 
@@ -17,14 +17,18 @@ from .prefixes import ITEMS
 from .rows import Place, place_of
 
 _TRIES: Final = 3
-_ROWS: Final = 10_000
-"""Rows that are sorted before they are moved: of so many, several are for the same page, which is written once."""
+SETTLED_TOGETHER: Final = 200_000
+"""Rows to give at a time: of so many, in order, several are for the same page, which is written once."""
 _READ: Final = 64
 _MOVED: Final = 64
 """Rows that are moved in one commit: each may be for another page."""
+_SORTED: Final = 1_000
+"""Rows that are sorted at a time: the interpreter lock is held meanwhile."""
 
 type _Chains = Mapping[Place, Sequence[str]]
 """The keys of the rows of chains."""
+type _Rows = Sequence[tuple[str, Place]]
+"""Keys of rows that are moved in one commit, with their chains."""
 
 
 class Settling:
@@ -38,26 +42,21 @@ class Settling:
         self._records = records
 
     async def settle(self, chains: _Chains) -> None:
-        """Move the rows of chains, and the rows with these keys. What has changed meanwhile stays by itself.
+        """Move the rows of chains of one partition, and the rows with these keys, in the order of the keys.
 
-        Half of the time is that of other work.
+        Those of the chains, on which all others depend, are the last. What has changed meanwhile stays by itself. Half
+        of the time is that of other work.
+
+        Args:
+            chains: the keys of their rows, about `SETTLED_TOGETHER` if there are so many.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
         if index_of(self._records) is not None:
             return
-        of_parts = defaultdict[int, list[Place]](list)
-        for place in chains:
-            of_parts[place.tag % self._records.partitions].append(place)
-        for places in of_parts.values():
-            for some in _together(places, chains):
-                await self._settle(some)
-
-    async def _settle(self, chains: _Chains) -> None:
-        """Move rows in the order of their keys; those of the chains, on which all others depend, at last."""
         seen = await self._look_at(chains)
-        for some in batched(await in_thread(_ordered, chains), _MOVED):
+        for some in await in_thread(_ordered, chains):
             rows = dict(some)
             async with half_of_the_time():
                 for _ in range(_TRIES):
@@ -115,26 +114,16 @@ class _Seen(NamedTuple):
         return key in self.stubs or not key.startswith("r/")
 
 
-def _ordered(chains: _Chains) -> list[tuple[str, Place]]:
+def _ordered(chains: _Chains) -> list[_Rows]:
     """Return the keys of rows of chains that pages may have, in order, and then those of the chains' own rows."""
-    rows = {key: place for place, keys in chains.items() for key in keys if key.startswith(KINDS)}
+    rows = ((key, place) for place, keys in chains.items() for key in keys if key.startswith(KINDS))
+    return [*_in_order(rows), *_in_order((place.key, place) for place in chains)]
+
+
+def _in_order(rows: Iterable[tuple[str, Place]]) -> list[_Rows]:
     # To sort all at once would hold the interpreter lock for longer.
-    of_kinds = list_yielding_lock(sorted(key for key in rows if key.startswith(kind)) for kind in sorted(KINDS))
-    ordered = [(key, rows[key]) for keys in of_kinds for key in keys]
-    return [*ordered, *sorted((place.key, place) for place in chains)]
-
-
-def _together(places: Iterable[Place], chains: _Chains) -> Iterator[_Chains]:
-    """Yield chains, as many at a time as have not too many rows."""
-    some, rows = dict[Place, Sequence[str]](), 0
-    for place in places:
-        some[place] = chains[place]
-        rows += len(chains[place])
-        if rows >= _ROWS:
-            yield some
-            some, rows = {}, 0
-    if some:
-        yield some
+    ordered = list_yielding_lock(sorted(some) for some in batched(rows, _SORTED))
+    return list_yielding_lock(batched(merge(*ordered), _MOVED))
 
 
 def _target(record: Record) -> str:
