@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ..core.errors import bad_request
 from ..core.owner import Owner
 from ..items.listed_items import Order
+from ..requests.request import CreateRequest
+from ..stream.response import new_response
+from .codec import UnreadableError
 from .content_names import Hasher
 from .decoder import Decoder
 from .layout import Entry, listing
+from .list_rows import Row, read_list_row
 from .loaded_response import FoundEntry
-from .records import Record, Records, after_prefix
+from .records import Moving, Record, Records, after_prefix
 from .response_loader import ResponseLoader, ResponsePage
 from .retention import Retention
 
@@ -64,6 +69,9 @@ class ResponseList:
     ) -> ResponsePage:
         """Return at most `limit` of the owner's responses after the response `after`, by time of creation.
 
+        One that cannot be read, since what is stored of it is damaged or missing, has what its row shows, no output,
+        and an `error` that says so.
+
         Args:
             model: return only responses of this model. The page then ends at a limit of rows and of time, perhaps
                 without any response.
@@ -78,10 +86,10 @@ class ResponseList:
         scanned, until = 0, time.monotonic() + self._scan_seconds
         while True:
             rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
-            ids = await self._candidates(rows, model)
-            last = None
+            listed = {key.rpartition("/")[2]: (key, record) for key, record in await self._candidates(rows, model)}
+            ids, last = list(listed), None
             while ids and not self._loader.is_enough(entries, limit):
-                some, seen = await self._loader.entries(ids[: limit + 1 - len(entries)], hold)
+                some, seen = await self._entries(owner, listed, ids[: limit + 1 - len(entries)], hold)
                 entries += [each for each in some if model is None or each.entry.response["model"] == model]
                 last, ids = ids[seen - 1], ids[seen:]
                 if model is not None and time.monotonic() >= until:
@@ -98,12 +106,34 @@ class ResponseList:
                 # The first rows often suffice. Where they do not, larger blocks save round trips.
                 size = min(2 * size, _BLOCK_ROWS, self._scan_rows - scanned)
 
-    async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[str]:
-        """Return the ids of the responses whose rows show this model, or of all if it is None."""
-        if model is not None:
-            values = await self._decoder.decode([record.value for _, record in rows])
-            rows = [row for row, shown in zip(rows, values, strict=True) if shown.get("model", "") == model]
-        return [key.rpartition("/")[2] for key, _ in rows]
+    async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[tuple[str, Record]]:
+        """Return the rows that show this model, or all if it is None."""
+        if model is None:
+            return rows
+        values = await self._decoder.decode([record.value for _, record in rows])
+        return [row for row, shown in zip(rows, values, strict=True) if shown.get("model", "") == model]
+
+    async def _entries(
+        self,
+        owner: Owner,
+        listed: Mapping[str, tuple[str, Record]],
+        ids: Sequence[str],
+        hold: Callable[[int], object] | None,
+    ) -> tuple[Sequence[FoundEntry], int]:
+        """Return what `ResponseLoader.entries` does; if one of them cannot be read, of that what its row shows."""
+        with suppress(UnreadableError):
+            return await self._loader.entries(ids, hold)
+        found, seen = list[FoundEntry](), 0
+        while seen < len(ids) and not self._loader.is_enough(found, len(ids)):
+            try:
+                some, _ = await self._loader.entries([ids[seen]], hold)
+            except UnreadableError as error:
+                key, record = listed[ids[seen]]
+                [value] = await self._decoder.decode([record.value])
+                some = [_unreadable(owner, key, read_list_row(key, value, record.version), error)]
+            found += some
+            seen += 1
+        return found, seen
 
     async def _bounds(self, owner: Owner, after: str | None, order: Order) -> tuple[str, str]:
         """Return the range of keys that `page` reads."""
@@ -111,9 +141,26 @@ class ResponseList:
         start, end = f"l/{of}/{self._retention.oldest()}", after_prefix(f"l/{of}/")
         if after is None:
             return start, end
-        record = (await self._records.get_many([f"r/{after}"])).get(f"r/{after}")
-        entry = Entry.from_stored(*await self._decoder.decode([record.value])) if record else None
-        if entry is None or Hasher(entry.owner).owner != of:
+        whose, position = await self._place(after)
+        if whose is None or Hasher(whose).owner != of:
             raise bad_request(f"No response with id '{after}' is in this list.", "after", "invalid_value")
-        key = listing(of, entry.order, after)
+        key = listing(of, position, after)
         return (start, key) if order == "desc" else (max(start, key + "\0"), end)
+
+    async def _place(self, response_id: str) -> tuple[Owner | None, str]:
+        """Return the owner of a response, None if it is unknown, and its position in their list."""
+        # What is at another place may not be readable there.
+        if isinstance(self._records, Moving) and (packed := await self._records.packed(response_id)):
+            return packed
+        record = (await self._records.get_many([f"r/{response_id}"])).get(f"r/{response_id}")
+        entry = Entry.from_stored(*await self._decoder.decode([record.value])) if record else None
+        return (entry.owner, entry.order) if entry else (None, "")
+
+
+def _unreadable(owner: Owner, key: str, row: Row, why: UnreadableError) -> FoundEntry:
+    """Return a response of which only its row in the list can be read, given the key of that."""
+    shown = {name: row[name] for name in ("model", "previous_response_id", "conversation", "background", "metadata")}
+    response = new_response(CreateRequest(**shown), id=row["id"], created_at=row["created_at"])
+    error = {"code": "server_error", "message": why.message}
+    order = key.split("/")[2]
+    return FoundEntry(Entry(response | {"status": row["status"], "error": error}, owner, None, 0, {}, order), 0, 0)

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -200,6 +201,45 @@ async def test_only_what_is_packed_fails_while_the_object_store_is_away(
     assert await cold.archive.load(new["id"])
     (tmp_path / "away").rename(tmp_path / "cold")
     assert await cold.archive.load(old.response["id"])
+
+
+async def test_list_and_search_go_on_beside_damaged_chains(
+    cold: ColdStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = [(await chain(cold.archive, 1, first=number))[0].response for number in (10, 30)]
+    await pack(cold, clock)
+    damaged = await cold.stored()
+    others = [(await chain(cold.archive, 1, first=number))[0].response for number in (0, 20, 40)]
+    await pack(cold, clock)
+    made = sorted([*first, *others], key=itemgetter("created_at"))
+    assert len(await cold.packed()) == 5
+    for name in damaged:
+        await cold.objects.delete(name)
+    texts = await Texts(reader_of(cold.records)).of([each["id"] for each in made])
+    assert texts.keys() == {made[number]["id"] for number in (0, 2, 4)}
+    shown, after = list[Json](), None
+    while True:
+        page = await cold.archive.list(ALICE, limit=2, after=after, order="asc", model=None)
+        shown += [each.response for each in page.items]
+        if not page.has_more:
+            break
+        after = page.last
+    assert [each["id"] for each in shown] == [each["id"] for each in made]
+    for number, (listed, was) in enumerate(zip(shown, made, strict=True)):
+        if number in (1, 3):
+            assert "missing" in listed["error"].pop("message")
+            assert listed["error"] == {"code": "server_error"}
+            same = ("id", "object", "created_at", "status", "model", "previous_response_id", "metadata")
+            assert {name: listed[name] for name in same} == {name: was[name] for name in same}
+            assert listed["output"] == []
+            assert listed.keys() >= was.keys()
+        else:
+            assert listed == was
+    inputs = await cold.archive.own_inputs(
+        (await cold.archive.list(ALICE, limit=9, after=None, order="asc", model=None)).items
+    )
+    assert [bool(each) for each in inputs] == [True, False, True, False, True]
+    assert sum("cannot be read" in each for each in caplog.messages) == 2, "each is logged once"
 
 
 @pytest.mark.every_store

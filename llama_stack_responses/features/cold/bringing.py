@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
+from ...core.lru_cache import LruCache
 from ...logs import get_logger
 from ...store import codec
 from ...store.codec import UnreadableError
@@ -38,6 +39,8 @@ _AT_ONCE: Final = 4
 """Chains that one call brings back at a time."""
 _BYTES: Final = 96 * 2**20
 """Bytes of chains that are brought back at a time, unpacked."""
+_REPORTED: Final = 10_000
+"""Chains that cannot be read of which it is remembered that this is logged."""
 _RATIO: Final = 6
 """Assumed ratio of the memory that a chain takes to its packed bytes."""
 
@@ -58,6 +61,7 @@ class Bringing:
         self._records, self._objects = PagedRecords(records), objects
         self._rest_seconds, self._telemetry = rest_seconds, telemetry
         self._budget = FairBudget(_BYTES)
+        self._reported = LruCache[Place, str](_REPORTED)
         self._running = dict[Place, asyncio.Task[None]]()
 
     async def bring(self, places: Iterable[Place]) -> None:
@@ -91,10 +95,14 @@ class Bringing:
             raise ApiError(503, "This content is in the object store of the setting 'archive', which is not set here.")
         try:
             data = await self._objects.read(place.object, at, size)
-            return await in_thread(opened, data, chain.key, number)
+            rows = await in_thread(opened, data, chain.key, number)
         except UnreadableError as error:
-            logger.error("a chain in the object store cannot be read: %s: %s", place.key, error)
+            # Each page of a list may read it again.
+            if self._reported.get(place) != error.message:
+                self._reported.set(place, error.message)
+                logger.error("a chain in the object store cannot be read: %s: %s", place.key, error)
             raise
+        return rows
 
     async def _once(self, place: Place) -> None:
         """Bring a chain back; if another call does, wait for that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import batched
 from typing import Final
@@ -11,7 +11,9 @@ from typing import Final
 from ....concurrency.offloading import in_thread_if_large
 from ....core.types import Json
 from ....logs import get_logger
+from ....store.codec import UnreadableError
 from ....store.decoder import Decoder
+from ....store.loaded_response import StoredResponse
 from ....store.read_allowance import PAGE_BYTES
 from ....store.records import Records
 from ....store.response_loader import ResponseLoader
@@ -35,20 +37,30 @@ class Texts:
         self._loader = ResponseLoader(records, Decoder(), Retention(None, time.time), PAGE_BYTES)
 
     async def of(self, ids: Sequence[str], max_bytes: int | None = None) -> dict[str, str]:
-        """Return the texts of the responses with these ids that exist, by id.
+        """Return the texts of the responses with these ids that exist, by id; those that cannot be read are left out.
 
         Args:
             max_bytes: bytes of responses after which no more are read; None reads all.
         """
         texts, read = dict[str, str](), 0
         for some in batched(ids, _LOADED):
-            async for stored, own in self._loader.with_inputs(some):
+            async for stored, own in self._readable(some):
                 find = partial(safe_text_of, stored.response, own)
                 texts[stored.response["id"]] = await in_thread_if_large(find, stored.response, own)
                 read += stored.size
                 if max_bytes is not None and read >= max_bytes:
                     return texts
         return texts
+
+    async def _readable(self, ids: Sequence[str]) -> AsyncIterator[tuple[StoredResponse, list[Json]]]:
+        """Yield what `ResponseLoader.with_inputs` does, without what is damaged or missing; some of it twice then."""
+        try:
+            async for found in self._loader.with_inputs(ids):
+                yield found
+        except UnreadableError:
+            for each in ids if len(ids) > 1 else ():
+                async for found in self._readable([each]):
+                    yield found
 
 
 def safe_text_of(response: Json, inputs: Sequence[Json]) -> str:
