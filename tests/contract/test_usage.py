@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -30,10 +31,12 @@ from llama_stack_responses.features.usage.rows import (
     changed,
     changes_of,
 )
+from llama_stack_responses.features.usage.sums import DaySums
 from llama_stack_responses.features.usage.tables import WAIT_SECONDS, Tables
 from llama_stack_responses.store.archive import Archive, save_once
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.placement import Placement
 from llama_stack_responses.store.records import (
     Condition,
@@ -49,7 +52,7 @@ from llama_stack_responses.store.records import (
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
 from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
-from tests.support.records import WatchedRecords, just_before_a_commit, settled
+from tests.support.records import FailingOver, WatchedRecords, just_before_a_commit, settled
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.needs("transactions")
@@ -377,6 +380,55 @@ async def test_tables_whose_version_is_the_same_by_chance_are_not_overwritten(re
     assert await overtaken.tables.add_some(clock() + 1, other.home) == 0
 
     assert (await other.total("requests"), await other.total("input_tokens")) == (3, 7)
+
+
+class DyingOnceRead(FailingOver):
+    """Records whose primary dies once the tables are read, without a wait for replicas that notices it."""
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        found = await super().get_many(keys, max_bytes=max_bytes)
+        if any(key.startswith(MINUTES.prefix) for key in keys):
+            self.die()
+        return found
+
+    async def range_in(self, number: int, start: str, *given: Any, **named: Any) -> Any:
+        rows = await super().range_in(number, start, *given, **named)
+        if start.startswith(DAYS.prefix) and named["limit"] > 1:
+            self.die()
+        return rows
+
+
+@pytest.fixture(params=[True, False], ids=["waits for replicas", "does not wait"])
+async def failing_over(request: pytest.FixtureRequest, clock: Clock) -> FailingOver:
+    """Return records whose first primary and whose second have other tables with the same version."""
+    primaries = [MemoryRecords(clock=clock) for _ in range(2)]
+    for primary, used in zip(primaries, (2, 4), strict=True):
+        server = Server(primary, clock)
+        await server.save(usage=tokens(1))
+        await server.add_up()
+        await server.save(server.neighbor_of(ADA), usage=tokens(used))
+        await server.add_up()
+    lost, other = primaries
+    assert await changed(lost, 0) == await changed(other, 0)
+    return FailingOver(lost, other, before=("replicated",)) if request.param else DyingOnceRead(lost, other)
+
+
+async def test_day_is_summed_again_if_a_failover_loses_what_was_read(failing_over: FailingOver, clock: Clock) -> None:
+    clock.now += 2 * DAYS.seconds
+    await DaySums(failing_over, Decoder(), None).update(clock())
+    assert failing_over.server == "second"
+    server = Server(failing_over, clock)
+    assert await failing_over.range("us/s/", "us/s0", limit=1)
+    assert (await server.summed([]))[()]["input_tokens"] == 5
+
+
+async def test_deletion_of_a_day_keeps_what_others_used_if_a_failover_loses_what_was_read(
+    failing_over: FailingOver, clock: Clock
+) -> None:
+    of_users = UsageOfOwners(failing_over, Decoder(), None)
+    await of_users.delete(ADA, f"{datetime.fromtimestamp(clock(), UTC):%Y-%m-%d}")
+    assert failing_over.server == "second"
+    assert await Server(failing_over, clock).total("input_tokens") == 4
 
 
 async def test_tables_that_change_while_they_are_read_are_read_again(records: Records, clock: Clock) -> None:

@@ -1,7 +1,8 @@
 """Records with hooks for tests."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import override
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Floored, Op, Record, Records, get_by_calls
@@ -99,6 +100,47 @@ class WatchedRecords(WrappedRecords):
         if self._after:
             await self._after(name)
         return result
+
+
+class FailingOver(WatchedRecords):
+    """Records whose primary dies once: another one, which may lack what it had, takes its place.
+
+    Args:
+        lost: what the first primary has.
+        other: what the other one has.
+        before, after: the names of calls before or after which it dies; `replicated` is the wait for replicas.
+
+    Attributes:
+        server: the name of the primary, `first` or `second`.
+    """
+
+    def __init__(
+        self, lost: Records, other: Records, *, before: Collection[str] = (), after: Collection[str] = ()
+    ) -> None:
+        super().__init__(lost, before=self._dying(before), after=self._dying(after))
+        self._other, self.server = other, "first"
+
+    def die(self) -> None:
+        """Let the other primary take over."""
+        self._records, self.server = self._other, "second"
+
+    @override
+    def server_of(self, tag: int) -> str:
+        return self.server
+
+    @override
+    async def replicated(self, tag: int, server: str) -> bool:
+        async def is_there() -> bool:
+            return server == self.server
+
+        return await self._pass("replicated", is_there)
+
+    def _dying(self, calls: Collection[str]) -> Callable[[str], Awaitable[None]]:
+        async def die(name: str) -> None:
+            if name in calls:
+                self.die()
+
+        return die
 
 
 def just_before_a_commit(records: Records, meddle: Callable[[], Awaitable[object]]) -> Records:

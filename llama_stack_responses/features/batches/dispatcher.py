@@ -216,6 +216,8 @@ class Dispatcher:
     async def _take(self, parts: Parts, batch_id: str, of: str) -> None:
         lease, began = lease_key(batch_id), asyncio.get_running_loop().time()
         until = await self._records.now() + self._lease_seconds
+        # A failover may lose the lease, so that another server takes it and both work for a moment: no line ends twice.
+        # The next renewal tells one of them. With the same version it may be the second one.
         if not await committed(self._records, [Put(lease, self._name, until)], [VersionIs(lease, None)]):
             return
         run = BatchRun(parts, of, batch_id)

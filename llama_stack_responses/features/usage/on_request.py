@@ -21,7 +21,6 @@ from ...store.records import (
     Op,
     Put,
     Records,
-    VersionIs,
     after_prefix,
     committed,
     pages_in,
@@ -37,11 +36,11 @@ from .rows import (
     PENDING,
     Table,
     Unit,
-    changed,
     changes_of,
     parts_of,
     pending_until,
     read_pending,
+    read_unchanged,
     stored_table,
     table_of,
 )
@@ -82,13 +81,16 @@ class UsageOfOwners:
         for partition, parts in self._parts_of(owner).items():
             while True:
                 await retry.wait()
-                version = await changed(self._records, partition)
-                ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, partition, day)]
-                ops += await self._without(owner, parts, day)
-                changes = changes_of(partition)
-                ops += [*without_sums([day], partition), Put(changes, b"")]
-                if await committed(self._records, ops, [VersionIs(changes, version)]):
+                read = partial(self._deletion, owner, partition, parts, day)
+                ops, unchanged = await read_unchanged(self._records, partition, read)
+                ops += [*without_sums([day], partition), Put(changes_of(partition), b"")]
+                if await committed(self._records, ops, [unchanged]):
                     break
+
+    async def _deletion(self, owner: Owner, partition: int, parts: Sequence[str], day: int) -> list[Op]:
+        """Return the ops that take an owner out of what was used on a day, in some parts of a partition."""
+        ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, partition, day)]
+        return [*ops, *await self._without(owner, parts, day)]
 
     def _parts_of(self, owner: Owner) -> dict[int, list[str]]:
         """Return the parts in which an owner's usage may be, by the partition of the store."""

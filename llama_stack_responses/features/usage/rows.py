@@ -14,7 +14,7 @@ partition of the user, and end with its tag. Each partition has tables, sums and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -24,7 +24,7 @@ from ...logs import get_logger
 from ...store import codec
 from ...store.content_names import Hasher, home_of
 from ...store.layout import with_tag
-from ...store.records import Records
+from ...store.records import Records, VersionIs, replicated, server_of
 from .counted import Counts, Dimensions, counted_identity
 
 logger = get_logger(__name__)
@@ -174,6 +174,27 @@ async def changed(records: Records, partition: int) -> int | None:
     key = changes_of(partition)
     found = (await records.get_many([key])).get(key)
     return found.version if found else None
+
+
+async def read_unchanged[Found](
+    records: Records, partition: int, read: Callable[[], Awaitable[Found]]
+) -> tuple[Found, VersionIs]:
+    """Return what is read of the tables in a partition, and the condition that they are still so.
+
+    After a failover that has lost a change, another change may give them the version that was read. So a primary that
+    dies meanwhile is noticed, and what is returned is not lost with one, where the store waits for replicas.
+
+    Args:
+        read: reads, several times if servers fail meanwhile.
+
+    Raises:
+        ApiError: 503, the store does not answer, or not enough replicas have it in time.
+    """
+    while True:
+        server, version = server_of(records, partition), await changed(records, partition)
+        found = await read()
+        if server_of(records, partition) == server and await replicated(records, partition, server):
+            return found, VersionIs(changes_of(partition), version)
 
 
 def table_of(stored: Sequence[Sequence[Any]]) -> Table:

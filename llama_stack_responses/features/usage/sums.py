@@ -17,10 +17,10 @@ from typing import Any, Final
 from ...concurrency.offloading import in_thread_if_large
 from ...store import codec
 from ...store.decoder import Decoder
-from ...store.records import Delete, Op, Put, Records, VersionIs, committed, range_in
+from ...store.records import Delete, Op, Put, Records, committed, range_in
 from .counted import Counts, Dimensions, add
 from .reading import Span, decoded_tables
-from .rows import DAYS, SUMS, SumKind, Table, changed, changes_of, stored_table
+from .rows import DAYS, SUMS, SumKind, Table, read_unchanged, stored_table
 
 MOST: Final = 2_000
 """Rows of the sums of one kind. A day with more has none."""
@@ -80,17 +80,20 @@ class DaySums:
 
     async def _sum(self, partition: int, day: int) -> bool:
         """Sum a day; return False if a table changed meanwhile."""
-        version = await changed(self._records, partition)
-        sums = _Sums()
-        async for tables in decoded_tables(self._records, self._decoder, partition, Span(DAYS, day, day + 1)):
-            await in_thread_if_large(partial(sums.add, tables), tables)
+        sums, unchanged = await read_unchanged(self._records, partition, partial(self._read, partition, day))
         expires_at = DAYS.expires_at(day, self._retention_days)
         ops: list[Op] = []
         for kind, table in sums.tables.items():
             stored = None if table is None else stored_table(table)
             value = await in_thread_if_large(partial(codec.encode, stored), stored)
             ops.append(Put(kind.key(day, partition), value, expires_at))
-        return await committed(self._records, ops, [VersionIs(changes_of(partition), version)])
+        return await committed(self._records, ops, [unchanged])
+
+    async def _read(self, partition: int, day: int) -> _Sums:
+        sums = _Sums()
+        async for tables in decoded_tables(self._records, self._decoder, partition, Span(DAYS, day, day + 1)):
+            await in_thread_if_large(partial(sums.add, tables), tables)
+        return sums
 
 
 class _Sums:

@@ -281,7 +281,12 @@ class Dispatcher:
                 await committed(self._records, [Delete(key)], [VersionIs(key, version)])
 
     async def _taken(self, key: str, version: int | None, now: float) -> int | None:
-        """Take a lease, or renew the one with this version; return its version, None if another server has it."""
+        """Take a lease, or renew the one with this version; return its version, None if another server has it.
+
+        A failover may lose the lease, so that another server takes it, perhaps with the same version. Then both send,
+        the same messages with the same ids, until one of them renews it and so tells the other. Each attempt is settled
+        once, by its row of the queue.
+        """
         assert self._workers, "it is not connected"
         put = Put(key, self._workers.worker_id.encode(), now + _LEASE_SECONDS)
         if await committed(self._records, [put], [VersionIs(key, version)]):
