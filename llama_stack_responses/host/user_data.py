@@ -19,7 +19,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.setting_values import WrongConfiguration
 from ..core.types import Json
-from ..store.feature_store import Exported, OwnedObjects
+from ..store.feature_store import Exported, NotDeleted, OwnedObjects
 from .configuration import missing_file, read_stack
 from .failures import is_missing
 from .files import content_of
@@ -162,7 +162,8 @@ async def _deleted(deletion: Any, what: str, object_id: str, owner: Owner) -> No
     """Delete an object as its owner.
 
     Raises:
-        ApiError: 404 if there is none, 503 if the host failed.
+        ApiError: 404 if there is none.
+        NotDeleted: the host failed.
     """
     try:
         with HostAccess([]).acting_for(owner, {}):
@@ -170,7 +171,7 @@ async def _deleted(deletion: Any, what: str, object_id: str, owner: Owner) -> No
     except Exception as error:
         if is_missing(error, object_id):
             raise ApiError(404, f"There is no {what} {object_id!r} of this user.") from error
-        raise ApiError(503, f"The host could not delete the {what} {object_id} ({type(error).__name__}).") from error
+        raise NotDeleted(503, f"The host could not delete the {what} {object_id} ({type(error).__name__}).") from error
 
 
 class FilesOfOwners:

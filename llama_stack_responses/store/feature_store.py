@@ -7,17 +7,22 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ..core.discovery import modules_of_features
+from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from .decoder import Decoder
 from .records import Records
 
-__all__ = ["Decoder", "Exported", "FeatureStore", "OwnedObjects", "Sized"]
+__all__ = ["Decoder", "Exported", "FeatureStore", "NotDeleted", "OwnedObjects", "Sized"]
 
 
 async def _none() -> AsyncIterator[Json]:
     for each in list[Json]():
         yield each
+
+
+class NotDeleted(ApiError):  # noqa: N818 - as `ApiError`, it is an answer
+    """An object could not be deleted, though others may be. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class OwnedObjects(Protocol):
 
         Raises:
             ApiError: 404, the owner has no such object.
+            NotDeleted: this object cannot be deleted.
         """
         ...
 

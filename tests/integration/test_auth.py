@@ -658,6 +658,33 @@ def test_deletion_of_a_user_takes_their_files_and_prompts_and_no_others(
         assert left == [True, True]
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_deletion_of_a_user_goes_on_beside_a_file_that_the_host_cannot_delete(
+    guarded: LiveStack,
+    users: dict[str, Wire],
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, stuck, last = (uploaded(users["erin"], f"Note {number}.") for number in range(3))
+    answer = users["erin"].post({"model": "local/echo", "input": "x"}).json()
+    [content] = guarded.state_dir.rglob(f"{stuck}*")
+    content.unlink()
+    content.mkdir()
+    monkeypatch.setenv("STATE_DIR", str(guarded.state_dir))
+    who = ["--owner", "erin", *(["--tenant", "north"] if host == "ogx" else [])]
+    command = ["delete", *who, "--yes", "--config", str(guarded.state_dir.parent / "config.yaml")]
+    assert main(command) == 1
+    told = capsys.readouterr()
+    assert "deleted files 2" in " ".join(told.out.split())
+    assert f"The host could not delete the file {stuck} (IsADirectoryError). All else is deleted." in told.err
+    assert [users["erin"].http.get(f"/files/{each}").status_code for each in (first, stuck, last)] == [404, 200, 404]
+    assert users["erin"].get(f"/{answer['id']}").status_code == 404
+    content.rmdir()
+    assert main(command) == 0
+    assert users["erin"].http.get(f"/files/{stuck}").status_code == 404
+
+
 def uploaded(wire: Wire, content: str) -> str:
     """Upload a file and return its id."""
     files = {"file": ("note.txt", content.encode())}

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from io import TextIOWrapper
@@ -29,7 +30,7 @@ from ...core.types import Json
 from ...store.archive import Archive
 from ...store.audit_log import AuditLog, name_of, wanted_entries
 from ...store.clock import StoreClock
-from ...store.feature_store import OwnedObjects
+from ...store.feature_store import NotDeleted, OwnedObjects
 from ...store.learned_adaptations import LearnedSteps
 from ...store.records import Records
 from ...store.retention import Counts, Horizon, Retention
@@ -37,6 +38,9 @@ from ...store.sweep_guard import SweepGuard, conversation_guard
 from .follow import ChangeFollower
 from .new_file import new_file, refuse_existing
 from .store_view import StoreView, owner_fields
+
+type Failures = Sequence[tuple[OwnedObjects, NotDeleted]]
+"""What could not be deleted: the kind of each object, and why."""
 
 _MAX_CONCURRENT_DELETES: Final = 8
 
@@ -225,10 +229,14 @@ def delete(arguments: Namespace) -> None:
                 raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
             for each in [""] if owner else [each for each in ids if await view.archive.entry(each)]:
                 await record_command(records, settings, "owner.deleted" if owner else "response.deleted", each, owner)
-            missing = await _delete(view, owner, ids, talks, more)
-        counts = {name: len(each) for name, each in found.items()} | {"responses": len(ids) - len(missing)}
-        print_fields({f"deleted {what}": count for what, count in counts.items()}, as_json=arguments.json)
+            missing, failed = await _delete(view, owner, ids, talks, more)
+        left = Counter({"responses": len(missing)}) + Counter(store.name for store, _ in failed)
+        counts = {f"deleted {what}": len(each) - left[what] for what, each in found.items()}
+        print_fields(counts, as_json=arguments.json)
         _refuse_missing([each for each in arguments.ids if each in missing])
+        if failed:
+            reasons = " ".join(str(error) for _, error in failed)
+            raise CommandError(f"{reasons} All else is deleted. Repeat the command once the host can delete this.")
 
     with_store(arguments, work)
 
@@ -239,13 +247,17 @@ async def _delete(
     responses: Sequence[str],
     conversations: Sequence[str],
     more: Mapping[OwnedObjects, Sequence[str]],
-) -> set[str]:
-    """Delete responses and conversations, some at a time, and more objects; return the unknown responses.
+) -> tuple[set[str], Failures]:
+    """Delete responses and conversations, some at a time, and more objects.
 
     Args:
         more: the ids of what features and the host keep for the owner.
+
+    Returns:
+        The unknown responses, and what could not be deleted.
     """
     missing = set[str]()
+    failed: Failures = ()
 
     async def one(response_id: str) -> None:
         if not await view.delete(response_id):
@@ -263,22 +275,27 @@ async def _delete(
         for some in batched(conversations, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(conversation, some))
         if owner:
-            await _delete_objects(owner, more, progress)
+            failed = await _delete_objects(owner, more, progress)
             await view.forget(owner)
             for store in view.archive.of_features:
                 await store.forget(owner)
-    return missing
+    return missing, failed
 
 
-async def _delete_objects(owner: Owner, more: Mapping[OwnedObjects, Sequence[str]], progress: ProgressLine) -> None:
+async def _delete_objects(owner: Owner, more: Mapping[OwnedObjects, Sequence[str]], progress: ProgressLine) -> Failures:
+    """Delete objects, and return those that could not be."""
+    failed = list[tuple[OwnedObjects, NotDeleted]]()
     for store, ids in more.items():
         for each in ids:
             try:
                 await store.delete(owner, each)
+            except NotDeleted as error:
+                failed.append((store, error))
             except ApiError as error:
                 if error.status != 404:  # it may have been deleted, or have expired, meanwhile
                     raise
             progress.add()
+    return failed
 
 
 @asynccontextmanager
