@@ -51,6 +51,7 @@ from .redis_errors import NoAnswer
 from .redis_occupancy import occupancy_of
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 from .redis_scripts import IN_CLUSTER, ON_SERVER, Script
+from .redis_sentinel import is_sentinel
 
 _SETTLED: Final = b"settled"
 """Value of `c:ID` for a commit that is not to be applied any more."""
@@ -111,6 +112,7 @@ class RedisRecords:
         self._timeout = timeout
         access = Access(url, password, sentinel_password, timeout)
         self._in_cluster = partition is not None
+        self._has_replicas = self._in_cluster or is_sentinel(url)
         self._prefix = f"{{{prefix}{partition}}}:" if self._in_cluster else prefix
         self._index, self._expiry, self._made, self._backup, self._old = (
             f"{self._prefix}{name}" for name in ("index", "expiry", "made", "backup", "old")
@@ -304,7 +306,7 @@ class RedisRecords:
         connections = self._connections.ready()
         client = await connections.listener(self._made)
         settings = (self._channels, self._id, self._timeout, self._pubsub_silence)
-        address = partial(connections.known_address, self._made)
+        address = partial(connections.known_address, self._made) if self._has_replicas else None
         pubsub = RedisPubSub(client, *settings, sharded=self._in_cluster, address=address)
         try:
             await pubsub.open()

@@ -18,7 +18,7 @@ from .commit_deadline import CommitDeadline
 from .connection_slots import ConnectionSlots
 from .redis_errors import errors_as_503
 from .redis_packing import packed_by_hiredis
-from .redis_sentinel import is_sentinel, sentinel_pool
+from .redis_sentinel import is_sentinel, primary_of, sentinel_pool
 
 MAX_RETRIES: Final = 8
 BACKOFF: Final = ExponentialWithJitterBackoff(cap=0.8, base=0.02)
@@ -139,9 +139,7 @@ class ServerConnections(Connections):
 
     @override
     def known_address(self, key: str) -> str:
-        # Of the primary that Sentinels have named.
-        primary = getattr(self._redis.connection_pool, "master_address", None)
-        return f"{primary}" if primary else self._access.url
+        return primary_of(self._redis) if is_sentinel(self._access.url) else self._access.url
 
     async def _disconnect(self) -> None:
         await self._redis.aclose(close_connection_pool=True)

@@ -19,11 +19,12 @@ from redis.exceptions import RedisError
 from ..core.errors import ApiError
 from .records import SILENT, PubSub
 from .redis_errors import MOVING, errors_as_503
+from .redis_sentinel import primary_of
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""
 _LOOK_SECONDS: Final = 1.0
-"""Interval of looks whether another node has the slot: one that hangs does not say so."""
+"""Interval of looks whether another server is the primary: one that hangs does not say so."""
 
 _CHANNELS: Final = "}:w:"
 """What ends the prefix of a partition's channels, behind the hash tag."""
@@ -41,7 +42,8 @@ class RedisPubSub:
         own: the sender id that the commits of this process publish.
         timeout: maximum seconds for one answer.
         sharded: whether the channels are those of a slot of a cluster.
-        address: returns the address of the node with the slot, empty if it is not known.
+        address: returns the address of the primary with the records, as calls know it: empty if they do not. None for
+            a server that is always the same.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class RedisPubSub:
         silence: float = PUBSUB_SILENCE_SECONDS,
         *,
         sharded: bool,
-        address: Callable[[], str],
+        address: Callable[[], str] | None,
     ) -> None:
         self._silence = silence
-        self._known, self._address = address(), address
+        self._address, self._known = address, address() if address else ""
         self._redis = redis
         self._pubsub = redis.pubsub()
         self._channels = channels
@@ -69,6 +71,7 @@ class RedisPubSub:
         """Connect, and check that the server permits subscriptions; without a channel, nothing can be read."""
         await self.subscribe([self._own[self._channels]])
         await self.receive()
+        self._known = self._known or primary_of(self._redis)
         self._opened = True
 
     async def joined(self, channels: str, own: str) -> PubSub:
@@ -115,7 +118,7 @@ class RedisPubSub:
         loop = asyncio.get_running_loop()
         pinged, due = False, loop.time() + self._silence
         while True:
-            wait = min(due - loop.time(), _LOOK_SECONDS if self._sharded else inf)
+            wait = min(due - loop.time(), _LOOK_SECONDS if self._address else inf)
             with errors_as_503():
                 message = await self._pubsub.get_message(timeout=max(wait, 0.0))
             if message:
@@ -123,8 +126,8 @@ class RedisPubSub:
                     return name
                 pinged, due = False, loop.time() + self._silence
                 continue
-            if self._sharded and self._known and self._address() not in ("", self._known):
-                raise ApiError(503, MOVING, retry_after=1)
+            if self._known and self._address and self._address() not in ("", self._known):
+                raise ApiError(503, MOVING if self._sharded else SILENT, retry_after=1)
             if loop.time() < due:
                 continue
             if pinged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from redis.asyncio import ConnectionPool, Sentinel
+from redis.asyncio import ConnectionPool, Redis, Sentinel
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
@@ -57,6 +57,12 @@ def sentinel_pool(url: str, sentinel_password: str | None, **settings: Any) -> C
     sentinel = Sentinel(watchers, sentinel_kwargs=once | timeouts | secret | encrypted)  # type: ignore[no-untyped-call]
     of_pool = {"ssl": True} if encrypted else {}
     return _Pool(service, sentinel, **known, **of_pool)  # type: ignore[no-untyped-call]
+
+
+def primary_of(redis: Redis) -> str:
+    """Return the address of the primary that Sentinels have named to this client last; empty if none have."""
+    primary = getattr(redis.connection_pool, "master_address", None)
+    return f"{primary}" if primary else ""
 
 
 def _address(node: str) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from tests.support.postgres import Postgres, Standby
 from tests.support.relay import Relay
 from tests.support.sentinel import Sentinel
 from tests.support.valkey import Valkey
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import LOOP_SECONDS, SECONDS, wait_until
 
 PASSWORD: Final = "sesame"
 OF_SENTINEL: Final = "watch"
@@ -71,6 +71,28 @@ async def test_server_behind_sentinels_follows_the_promoted_replica(tmp_path: Pa
             assert await pubsub.receive() == "name"
         await records.close()
         await other.close()
+
+
+async def test_subscription_on_a_primary_that_hangs_ends_once_sentinels_have_named_another_one(tmp_path: Path) -> None:
+    with (
+        Valkey(tmp_path / "first") as first,
+        Valkey(tmp_path / "second", "--replicaof", "127.0.0.1", str(first.port)) as second,
+        Sentinel(tmp_path / "sentinel", first) as sentinel,
+    ):
+        # In these seconds, silence alone tells nothing.
+        records = RedisRecords(sentinel.url, timeout=1.0, pubsub_silence=10 * SECONDS)
+        await written(records, Put("before", b"1"))
+        wait_until(lambda: has_caught_up(second, "responses:"))
+        async with records.pubsub() as pubsub:
+            waits = asyncio.ensure_future(pubsub.receive())
+            await asyncio.sleep(0)
+            assert not waits.done()
+            first.freeze()
+            await written(records, Put("after", b"2"))
+            with pytest.raises(ApiError, match="does not answer"):
+                await asyncio.wait_for(waits, LOOP_SECONDS)
+        first.thaw()
+        await records.close()
 
 
 @dataclass(frozen=True)
