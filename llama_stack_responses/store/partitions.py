@@ -23,7 +23,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, Protocol, runtime_checkable
 
-from ..concurrency.tasks import answers_of
+from ..concurrency.tasks import answers_of, end_all
 from ..core.errors import ApiError
 from ..core.ids import tag_of
 from ..core.lru_cache import LruCache
@@ -556,7 +556,6 @@ class _PubSubs:
             logger.warning("a part of the store sends no notifications, polling it: %s", failure)
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.create_task(self._open_rest(), name="notifications of what is away")
-                self._tasks.append(self._opening)
 
     async def unsubscribe(self, names: Collection[str]) -> None:
         for number, some in self._by_part(names).items():
@@ -572,11 +571,8 @@ class _PubSubs:
         return received
 
     async def stop(self) -> None:
-        """End the tasks that receive."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        """End the tasks that receive, and the one that opens what is away."""
+        await end_all([*self._tasks, *([self._opening] if self._opening else [])])
 
     async def _open_all(self, numbers: Collection[int]) -> ApiError | None:
         """Subscribe in partitions to the names that are wanted there; return why one that is away does not answer.

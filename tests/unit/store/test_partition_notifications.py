@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,6 +22,7 @@ from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import PubSub
 from tests.support.waiting import turns, until
 
+OPENING: Final = "notifications of what is away"
 NAMES: Final = [new_id("resp", tag) for tag in range(4)]
 
 
@@ -99,6 +101,20 @@ async def test_notifications_of_others_arrive_while_a_server_is_away(parts: list
         parts[2].opened[0].lose()
         with pytest.raises(ApiError, match="lost"):
             await pubsub.receive()
+
+
+async def test_tasks_that_have_opened_what_was_away_are_not_kept(parts: list[Notifying]) -> None:
+    async with asyncio.timeout(30), PartitionedRecords(parts).pubsub() as pubsub:  # type: ignore[union-attr]
+        await pubsub.subscribe([NAMES[1]])
+        for part, name in ((parts[0], NAMES[0]), (parts[2], NAMES[2])):
+            part.away = True
+            await pubsub.subscribe([name])
+            part.away = False
+            while not part.opened:
+                await turns(1)
+        await turns(5)
+        opening = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == OPENING]
+        assert len(opening) == 1, "the last one"
 
 
 async def test_notifications_are_lost_until_a_server_is_back(
