@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, override
 
 import pytest
@@ -29,7 +30,7 @@ from llama_stack_responses.store.records import Delete, Op, Put, Record, read_re
 from tests.contract.conversations import assistant, response, user
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
-from tests.support.records import WatchedRecords
+from tests.support.records import FailingOver, WatchedRecords
 from tests.support.waiting import turns
 from tests.unit.service.test_short_requests import server
 
@@ -45,52 +46,27 @@ class Lagging(WatchedRecords):
         return await super().replicated(tag, server)
 
 
-class FailingOver(WatchedRecords):
-    """Records whose server has been replaced once something was read; replicas have all that the new one has."""
-
-    server = "first"
-
-    def server_of(self, tag: int) -> str:
-        return self.server
-
-    async def replicated(self, tag: int, server: str) -> bool:
-        return self.server == server
-
-
 async def test_what_a_replaced_server_had_alone_is_not_read() -> None:
-    records = FailingOver(MemoryRecords())
-    await records.commit([Put("e/resp_1/00000001", b"lost")])
+    key, lost, other = "e/resp_1/00000001", MemoryRecords(), MemoryRecords()
+    await lost.commit([Put(key, b"lost")])
+    await other.commit([Put(key, b"again")])
 
-    async def read() -> bytes:
-        found = (await records.get_many(["e/resp_1/00000001"]))["e/resp_1/00000001"].value
-        if records.server == "first":
-            records.server = "second"
-            await records.commit([Put("e/resp_1/00000001", b"again")])
-        return found
+    async def read_by(records: FailingOver) -> bytes:
+        return (await records.get_many([key]))[key].value
 
-    assert await read_replicated(records, 0, read, bool) == b"again"
-    records.server = "first"
-    assert await read_replicated(records, 0, read, lambda _: False) == b"again"
-
-
-class EndedOnFirst(FailingOver):
-    """Records that have no job on the first server."""
-
-    @override
-    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        found = await super().get_many(keys, max_bytes=max_bytes)
-        if self.server == "second":
-            return found
-        self.server = "second"
-        return {}
+    needed, unneeded = (FailingOver(lost, other, after=("get_many",)) for _ in range(2))
+    assert await read_replicated(needed, 0, partial(read_by, needed), lambda _: True) == b"again"
+    assert await read_replicated(unneeded, 0, partial(read_by, unneeded), lambda _: False) == b"lost"
 
 
 async def test_reader_is_noted_although_a_replaced_server_alone_had_the_end_of_the_job() -> None:
-    records, notifier = EndedOnFirst(MemoryRecords()), Notifier()
-    log, created = EventLog(records, notifier), {"type": "response.created", "sequence_number": 0}
-    job = Put("j/resp_1", JobState(ANONYMOUS, "1").encode())
-    await records.commit([job, *await log.batch("resp_1", [created])])
-    follower = EventFollower(notifier, JobQueue(records, 10), log, Intervals())
+    lost, other, notifier = MemoryRecords(), MemoryRecords(), Notifier()
+    created = {"type": "response.created", "sequence_number": 0}
+    for primary in (lost, other):
+        await primary.commit(await EventLog(primary, notifier).batch("resp_1", [created]))
+    await other.commit([Put("j/resp_1", JobState(ANONYMOUS, "1").encode())])
+    records = FailingOver(lost, other, after=("get_many",))
+    follower = EventFollower(notifier, JobQueue(records, 10), EventLog(records, notifier), Intervals())
     assert await anext(follower.follow("resp_1", -1, 60.0)) == [created]
     assert await records.get_many(["s/resp_1"]), "what it has read may not be taken back"
 

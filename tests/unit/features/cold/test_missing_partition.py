@@ -17,32 +17,21 @@ from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Put, Record
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.support.cold import AFTER, ColdStore, in_folder, sent
-from tests.support.records import WatchedRecords
+from tests.support.records import FailingOver, WatchedRecords
 
 PARTS = 4
 
 
-class FailingOver(WatchedRecords):
-    """A partition whose primary has deleted all its chains and dies, before replicas know of that."""
-
-    primary = "first"
+class WithoutChains(WatchedRecords):
+    """A partition as its primary has it that has deleted all its chains."""
 
     @override
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        if self.primary == "first" and start.startswith(CHAINS):
+        if start.startswith(CHAINS):
             return []
         return await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
-
-    @override
-    def server_of(self, tag: int) -> str:
-        return self.primary
-
-    @override
-    async def replicated(self, tag: int, server: str) -> bool:
-        self.primary = "second"
-        return server == self.primary
 
 
 class Site:
@@ -136,8 +125,8 @@ async def test_object_stays_while_only_a_dying_primary_has_deleted_its_chains(si
     ids = await site.fill()
     await site.cold.packing.work()
     for number, part in enumerate(site.parts):
-        site.parts[number] = FailingOver(part)
+        site.parts[number] = FailingOver(WithoutChains(part), part, before=("replicated",))
     await site.cold.packing.collect()
-    assert {part.primary for part in site.parts if isinstance(part, FailingOver)} == {"first", "second"}
+    assert {part.server for part in site.parts if isinstance(part, FailingOver)} == {"first", "second"}
     for each in ids:
         assert await site.cold.archive.load(each), "its chain is in the store again"

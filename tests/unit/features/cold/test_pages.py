@@ -6,7 +6,6 @@ import random
 import threading
 from collections import Counter
 from itertools import count
-from typing import override
 
 import pytest
 
@@ -16,7 +15,7 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Conflict, Delete, Put, Record, VersionIs
-from tests.support.records import WatchedRecords
+from tests.support.records import FailingOver, WatchedRecords
 
 
 def key_of(number: int) -> str:
@@ -133,27 +132,6 @@ async def test_each_page_of_a_range_is_decoded_once_and_many_in_a_thread(monkeyp
     assert threads - {threading.get_ident()}
 
 
-class FailingOver(WatchedRecords):
-    """Reads a primary that is lost at the next commit, or while replicas are waited for; the other one takes over."""
-
-    def __init__(self, lost: MemoryRecords, other: MemoryRecords) -> None:
-        super().__init__(lost, before=self._lose)
-        self._other = other
-
-    async def _lose(self, name: str) -> None:
-        if name == "commit":
-            self._records = self._other
-
-    @override
-    def server_of(self, tag: int) -> str:
-        return str(id(self._records))
-
-    @override
-    async def replicated(self, tag: int, server: str) -> bool:
-        self._records = self._other
-        return server == self.server_of(tag)
-
-
 @pytest.mark.parametrize("settles", [True, False])
 async def test_page_of_a_lost_primary_is_not_the_base_of_one_with_the_same_version(settles: bool) -> None:
     lost, other = MemoryRecords(), MemoryRecords()
@@ -161,7 +139,7 @@ async def test_page_of_a_lost_primary_is_not_the_base_of_one_with_the_same_versi
         await filled(PagedRecords(store), range(0, 30, 3))
         await PagedRecords(store).commit([Delete(key_of(deleted))])
         await store.commit([Put(key_of(90), b"by itself")])
-    records = PagedRecords(FailingOver(lost, other))
+    records = PagedRecords(FailingOver(lost, other, before=("commit", "replicated")))
     if settles:
         assert await records.settle(await lost.get_many([key_of(90)]), [])
     else:
