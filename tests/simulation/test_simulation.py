@@ -53,10 +53,10 @@ KNOWN: Final = {
     "lost wake-up": 81,
     "new message id": 148,
     "no deadline": 38,
-    "note applied twice": 7,
-    "note of a primary": 57,
+    "note applied twice": 271,
+    "note of a primary": 118,
     "other partition unnoted": 101,
-    "repeated join": 59,
+    "repeated join": 39,
     "unseen partition": 7,
     "unsettled renewal": 23,
 }

@@ -29,7 +29,10 @@ from tests.wheels.pythons import FOUND
 
 DOCUMENTED: Final = blocks()
 REQUIREMENTS: Final = REPOSITORY / "templates" / "deploy" / "requirements.txt"
-OF_TODAY: Final = list(FOUND)[date.today().toordinal() % len(FOUND)]
+RELEASE: Final = os.environ.get("RELEASE")
+"""The folder of the wheels of a release; without it, the wheels are built."""
+DAY: Final = date.today().toordinal()
+OF_TODAY: Final = list(FOUND)[DAY % len(FOUND)]
 """The Python of the ways without Oracle's packages: each one in turn, by the date. They differ in the packages only."""
 ORACLE: Final = {"oci", "oracledb"}
 VALIDATE: Final = """
@@ -41,12 +44,13 @@ error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(Path(sys.argv[1]).r
 sys.exit(f"{error}" if error else 0)
 """
 EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
-PASTED: Final[list[tuple[str, Host]]] = list(
+PAIRS: Final[list[tuple[str, Host]]] = list(
     islice(zip(cycle(FOUND), cycle(EXTRAS), strict=False), max(len(FOUND), len(EXTRAS)))
 )
-"""The Pythons and hosts of the documented command: each Python, and each host in turn.
+PASTED: Final = PAIRS if RELEASE else [PAIRS[DAY % len(PAIRS)]]
+"""The Pythons and hosts of the documented command: each Python, and each host in turn; without a release one by the date.
 
-pip takes minutes for each. The test of the wheels has every Python with every host.
+pip takes far longer than uv, with which the test of the wheels has every Python with every host.
 """
 PACKAGES: Final = ["llama_stack_gpt_oss", "llama_stack_responses"]
 """What a release has."""
@@ -72,9 +76,9 @@ def uv(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheels: those of a release, if the variable RELEASE names its folder."""
-    if release := os.environ.get("RELEASE"):
-        return REPOSITORY / release
+    """The folder with the wheels."""
+    if RELEASE:
+        return REPOSITORY / RELEASE
     folder = tmp_path_factory.mktemp("wheels")
     run("scripts/build-wheels", folder)
     return folder
@@ -221,8 +225,8 @@ def shell(python: Path, folder: Path, wheels: Path) -> Iterator[Terminal]:
     kept = environment()
     (folder / "shell").mkdir()
     path = os.pathsep.join([str(python.parent), kept["PATH"], str(Path(sys.executable).parent)])
-    # A server compiles what it imports; pip would compile all that it installs.
-    env = {**kept, "PATH": path, "PIP_NO_COMPILE": "1"}
+    # A server compiles what it imports; pip would compile all that it installs (with PIP_NO_COMPILE=1 too).
+    env = {**kept, "PATH": path, "PIP_COMPILE": "0"}
     with Terminal(folder / "shell", env, {"$PWD/dist": str(wheels)}) as terminal:
         with terminal.pasting(DOCUMENTED[GET]) as lines:
             lines.leave_out("make wheels", "its script has built them")
