@@ -30,6 +30,8 @@ from ...core.types import Json
 from ...store.archive import Archive
 from ...store.audit_log import AuditLog, name_of, wanted_entries
 from ...store.clock import StoreClock
+from ...store.codec import UnreadableError
+from ...store.conversation_store import Conversation
 from ...store.feature_store import NotDeleted, OwnedObjects
 from ...store.learned_adaptations import LearnedSteps
 from ...store.records import Records
@@ -389,36 +391,55 @@ def export(arguments: Namespace) -> None:
         view = StoreView(records)
         async with _objects(arguments, records, view, owner, settings) as stores:
             if arguments.out is None:
-                await _export(view, stores, owner, sys.stdout)
-                return
-            with new_file(arguments.out) as file:
-                out = TextIOWrapper(file, encoding="utf-8")
-                await _export(view, stores, owner, out)
-                out.flush()
-                out.detach()
+                lacks = await _export(view, stores, owner, sys.stdout)
+            else:
+                with new_file(arguments.out) as file:
+                    out = TextIOWrapper(file, encoding="utf-8")
+                    lacks = await _export(view, stores, owner, out)
+                    out.flush()
+                    out.detach()
+        if lacks:
+            raise CommandError(f"The export has all but what is damaged or missing of: {', '.join(lacks)}.")
 
     if arguments.out is not None:
         refuse_existing(arguments.out)
     with_store(arguments, work)
 
 
-async def _export(view: StoreView, stores: Sequence[OwnedObjects], owner: Owner, out: TextIO) -> None:
+async def _export(view: StoreView, stores: Sequence[OwnedObjects], owner: Owner, out: TextIO) -> list[str]:
+    """Write all lines; return the ids of the responses and conversations of which damaged content is missing."""
+    lacks = list[str]()
     with ProgressLine(f"{_kinds(stores)} exported") as progress:
         async for response_id in view.responses_of(owner):
-            if response := await view.show(response_id):
-                out.write(json.dumps({"type": "response", **response}) + "\n")
+            try:
+                if response := await view.show(response_id):
+                    out.write(json.dumps({"type": "response", **response}) + "\n")
+            except UnreadableError:
+                lacks.append(response_id)
             progress.add()
-        await _export_conversations(view, owner, out, progress)
+        lacks += await _export_conversations(view, owner, out, progress)
         for store in stores:
             await _export_objects(store, owner, out, progress)
+    return lacks
 
 
-async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
+async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> list[str]:
+    """Write conversations, each with its items up to one that is damaged; return the ids of those that have such."""
+    lacks = list[str]()
+
+    async def readable(conversation: Conversation) -> AsyncIterator[Json]:
+        try:
+            async for item in view.items_of(conversation):
+                yield item
+        except UnreadableError:
+            lacks.append(conversation.id)
+
     async for conversation in view.conversations_of(owner):
         fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
         line = {"type": "conversation", "owner": owner_fields(conversation.owner), "conversation": fields}
-        await _write_line(out, line, "items", view.items_of(conversation))
+        await _write_line(out, line, "items", readable(conversation))
         progress.add()
+    return lacks
 
 
 async def _export_objects(store: OwnedObjects, owner: Owner, out: TextIO, progress: ProgressLine) -> None:

@@ -1,22 +1,28 @@
-"""A backup goes on beside damaged content of an object store, and names what it lacks."""
+"""A backup and an export go on beside damaged content of an object store, and name what they lack."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from llama_stack_responses.commands.command_error import CommandError
+from llama_stack_responses.commands.host_data import HostData
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.features.admin.backup_commands import backup, restore
+from llama_stack_responses.features.admin.store_commands import export
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.contract.conversations import CREATED
-from tests.contract.test_cold import chain
+from tests.contract.conversations import CREATED, user
+from tests.contract.test_cold import ALICE, chain
 from tests.support.cold import ColdStore, in_folder
 
 
@@ -86,3 +92,47 @@ def test_damaged_chain_is_named_and_all_else_is_in_the_backup(
         await there.hot.close()
 
     asyncio.run(check())
+
+
+@asynccontextmanager
+async def nothing_of_the_host(*_: object) -> AsyncIterator[HostData]:
+    """Open what a host keeps for users where it keeps nothing."""
+    yield HostData()
+
+
+async def filled(folder: Path) -> tuple[list[str], str]:
+    """Store a chain and a conversation whose object is gone, and a response that is readable; return the ids."""
+    here = opened(folder)
+    lost = [each.response["id"] for each in await chain(here.archive, 2, 0)]
+    talk = Conversation(new_id("conv"), ALICE, int(CREATED), {})
+    await here.archive.conversations.create(
+        talk, [{**user(f"item {number}"), "id": f"msg_{number}"} for number in range(4)]
+    )
+    await here.packing.work()
+    for name in await here.stored():
+        await here.objects.delete(name)
+    [left] = await chain(here.archive, 1, 10)
+    await here.hot.close()
+    return [*lost, talk.id], left.response["id"]
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_export_has_all_but_what_is_damaged_and_names_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], to_file: bool
+) -> None:
+    lost, left = asyncio.run(filled(tmp_path))
+    out = tmp_path / "out" if to_file else None
+    of_alice = {
+        "owner": ALICE.principal,
+        "tenant": "",
+        "usage": False,
+        "out": out,
+        "open_host_data": nothing_of_the_host,
+    }
+    with pytest.raises(CommandError, match="damaged or missing of") as failure:
+        export(Namespace(**vars(given(tmp_path, tmp_path)) | of_alice))
+    assert all(each in str(failure.value) for each in lost)
+    assert left not in str(failure.value)
+    text = out.read_text() if out else capsys.readouterr().out
+    first, talk = map(json.loads, text.splitlines())
+    assert (first["response"]["id"], talk["conversation"]["id"], talk["items"]) == (left, lost[-1], [])
