@@ -1,31 +1,24 @@
-"""Records in a PostgreSQL database, which any number of server processes may share."""
+"""Records in one partition of a PostgreSQL database, which any number of server processes may share.
+
+Every statement names the partition: where the tables are distributed by it, each concerns one part of them.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import re
-import secrets
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache, partial
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final
 
-import asyncpg
-
-from ..concurrency.fair_budget import FairBudget
-from ..concurrency.loop_local import Closing, LoopLocal
-from ..core.errors import ApiError
-from .commit_deadline import APPLIED_SECONDS, TOO_LATE, TRIES, CommitDeadline, too_late
-from .connection_slots import shared_connections
+from .commit_deadline import APPLIED_SECONDS, TOO_LATE, TRIES, too_late
 from .durability import POSTGRES_SETTINGS, losses_of_postgres
+from .postgres_connections import PostgresConnections
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
-from .postgres_locks import LOCKS_PER_CONNECTION, lock_id, locks
-from .postgres_pubsub import NOTIFY, PUBSUB_SILENCE_SECONDS, NotificationSender, PostgresPubSub, channel
+from .postgres_locks import lock_id, locks
+from .postgres_pubsub import PUBSUB_SILENCE_SECONDS
 from .postgres_search import PostgresSearch
 from .records import (
-    CLOSED,
     Condition,
     Conflict,
     Delete,
@@ -43,162 +36,64 @@ from .records import (
     writes_of,
 )
 
-SCHEMA: Final = 1
-"""Version of the layout below, stored in the table `layout`."""
-
-# Values are already compressed. `commits` makes commits idempotent: a retry after a lost answer finds its id.
-_SETUP: Final = """
-SELECT pg_advisory_xact_lock($lock);
-CREATE SCHEMA IF NOT EXISTS $schema;
-CREATE TABLE IF NOT EXISTS $schema.layout(version integer NOT NULL);
-INSERT INTO $schema.layout SELECT 1 WHERE NOT EXISTS (SELECT FROM $schema.layout);
-CREATE TABLE IF NOT EXISTS $schema.records(
-  key bytea PRIMARY KEY, version bigint NOT NULL, expires_at float8, value bytea NOT NULL);
-ALTER TABLE $schema.records ALTER value SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS records_expiry ON $schema.records(expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE IF NOT EXISTS $schema.commits(id uuid PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
-CREATE INDEX IF NOT EXISTS commits_made_at ON $schema.commits(made_at);
-CREATE OR REPLACE FUNCTION $schema.commit(
-  commit_id uuid, now_at float8, deadline float8, locks bigint[], exclusive boolean[],
-  keys bytea[], versions bigint[], key_numbers int[],
-  starts bytea[], ends bytea[], buts bytea[], start_numbers int[],
-  kinds text[], op_keys bytea[], op_values bytea[], op_expiries float8[],
-  OUT told float8, OUT failed int[]
-) LANGUAGE plpgsql AS $body$
-DECLARE
-  op record;
-BEGIN
-  -- A commit that needs too many locks takes the one that all others share.
-  IF locks IS NULL THEN
-    PERFORM pg_advisory_xact_lock($lock);
-  ELSE
-    PERFORM pg_advisory_xact_lock_shared($lock);
-    FOR i IN 1 .. cardinality(locks) LOOP
-      IF exclusive[i] THEN
-        PERFORM pg_advisory_xact_lock(locks[i]);
-      ELSE
-        PERFORM pg_advisory_xact_lock_shared(locks[i]);
-      END IF;
-    END LOOP;
-  END IF;
-  now_at := coalesce(now_at, extract(epoch FROM clock_timestamp()));
-  told := now_at;
-  IF EXISTS (SELECT FROM $schema.commits WHERE id = commit_id) THEN
-    RETURN;
-  END IF;
-  IF now_at > deadline THEN
-    failed := '{-1}';
-    RETURN;
-  END IF;
-  SELECT array_agg(number ORDER BY number) INTO failed FROM (
-    SELECT number
-    FROM unnest(keys, versions, key_numbers) AS condition(key, version, number)
-    LEFT JOIN $schema.records AS r ON r.key = condition.key AND (r.expires_at IS NULL OR r.expires_at > now_at)
-    WHERE r.version IS DISTINCT FROM condition.version
-    UNION ALL
-    SELECT number
-    FROM unnest(starts, ends, buts, start_numbers) AS condition(start, stop, but, number)
-    WHERE EXISTS (
-      SELECT FROM $schema.records AS r
-      WHERE r.key >= start AND r.key < stop AND r.key IS DISTINCT FROM but
-      AND (r.expires_at IS NULL OR r.expires_at > now_at))
-  ) AS broken;
-  IF failed IS NOT NULL THEN
-    RETURN;
-  END IF;
-  FOR op IN
-    SELECT * FROM unnest(kinds, op_keys, op_values, op_expiries) WITH ORDINALITY
-    AS given(kind, key, value, expires_at, number) ORDER BY number
-  LOOP
-    IF op.kind = 'delete' THEN
-      DELETE FROM $schema.records WHERE key = op.key;
-    ELSIF op.kind = 'put' THEN
-      INSERT INTO $schema.records AS r VALUES (op.key, 1, op.expires_at, op.value)
-      ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at,
-      version = CASE WHEN r.expires_at <= now_at THEN 1 ELSE r.version + 1 END;
-    ELSE
-      INSERT INTO $schema.records AS r VALUES (op.key, 1, op.expires_at, op.value)
-      ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at, version = 1
-      WHERE r.expires_at <= now_at;
-    END IF;
-  END LOOP;
-  INSERT INTO $schema.commits(id) VALUES (commit_id);
-END
-$body$;
-"""
-# The function of other versions has other parameters, and stays for their servers.
-_IS_SET_UP: Final = """
-SELECT to_regprocedure('$schema.commit(uuid, float8, float8, bigint[], boolean[], bytea[], bigint[], int[], '
-  'bytea[], bytea[], bytea[], int[], text[], bytea[], bytea[], float8[])') IS NOT NULL
-"""
-_LAYOUT: Final = "SELECT version FROM $schema.layout"
-_GET_MANY: Final = "SELECT key, version, value FROM $schema.records WHERE $live AND key = ANY($2)"
-# The length of a value is known without reading the value, so only values of the answer are read.
+# The first parameters are the partition and the time.
+_GET_MANY: Final = "SELECT key, version, value FROM $schema.partition_rows WHERE $live AND key = ANY($3)"
+# The length of a value is known without reading the value, so only values of the answer are read. A join could read the
+# whole partition, this reads one row for each key.
 _GET_UNTIL: Final = """
 SELECT key, version, value FROM (
   SELECT key, version, value, number, sum(octet_length(value)) OVER (ORDER BY number) - octet_length(value) AS before
-  FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted(key, number) JOIN $schema.records USING (key) WHERE $live
-) AS found WHERE before < $3 ORDER BY number
+  FROM unnest($3::bytea[]) WITH ORDINALITY AS wanted(name, number)
+  CROSS JOIN LATERAL (SELECT key, version, value FROM $schema.partition_rows WHERE $live AND key = name LIMIT 1) AS row
+) AS found WHERE before < $4 ORDER BY number
 """
 _RANGE: Final = """
-SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key LIMIT $4
+SELECT key, version, value FROM $schema.partition_rows WHERE $live AND key >= $3 AND key < $4 ORDER BY key LIMIT $5
 """
-_RANGE_REVERSE: Final = """
-SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key DESC LIMIT $4
-"""
+_RANGE_REVERSE: Final = _RANGE.replace("ORDER BY key", "ORDER BY key DESC")
 _RANGE_UNTIL: Final = """
 SELECT key, version, value FROM (
   SELECT key, version, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS before
   FROM (
-    SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key LIMIT $4
+    SELECT key, version, value FROM $schema.partition_rows WHERE $live AND key >= $3 AND key < $4 ORDER BY key LIMIT $5
   ) AS near
-) AS found WHERE before < $5 ORDER BY key
+) AS found WHERE before < $6 ORDER BY key
 """
 _RANGE_UNTIL_REVERSE: Final = _RANGE_UNTIL.replace("ORDER BY key", "ORDER BY key DESC")
 _COMMIT: Final = (
-    "SELECT told, failed FROM $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    "SELECT told, failed "
+    "FROM $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
 )
 # A commit with this id that is under way fails when it is about to insert its own, or is waited for. The second id is
 # there if the commit was not applied by then.
 _SETTLE: Final = """
-WITH settled AS (INSERT INTO $schema.commits(id) VALUES ($1) ON CONFLICT DO NOTHING RETURNING 1)
-INSERT INTO $schema.commits(id) SELECT $2 FROM settled
+WITH settled AS (
+  INSERT INTO $schema.partition_commits(partition, id) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING 1
+)
+INSERT INTO $schema.partition_commits(partition, id) SELECT $1, $3 FROM settled
 """
-_IS_KNOWN: Final = "SELECT EXISTS (SELECT FROM $schema.commits WHERE id = $1)"
-_LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
-# The outer condition is for a record that is written again while this waits for its lock.
+_IS_KNOWN: Final = "SELECT EXISTS (SELECT FROM $schema.partition_commits WHERE partition = $1 AND id = $2)"
+# The outer condition is for a record that is written again while this waits for its lock. As an array, the keys are
+# read once: a join may read them, and lock other ones, several times.
 _SWEEP: Final = """
 WITH swept AS (
-  DELETE FROM $schema.records WHERE expires_at <= $1 AND key IN (
-    SELECT key FROM $schema.records WHERE expires_at <= $1 LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  DELETE FROM $schema.partition_rows WHERE partition = $1 AND expires_at <= $2 AND key = ANY(ARRAY(
+    SELECT key FROM $schema.partition_rows WHERE partition = $1 AND expires_at <= $2 LIMIT 1000 FOR UPDATE SKIP LOCKED))
   RETURNING 1
 ), forgotten AS (
-  DELETE FROM $schema.commits WHERE made_at < now() - interval '1 minute'
+  DELETE FROM $schema.partition_commits WHERE partition = $1 AND made_at < now() - interval '1 minute'
 )
 SELECT count(*) FROM swept
 """
 
-_ALL: Final = """
-SELECT key, value, expires_at FROM $schema.records
-WHERE expires_at IS NULL OR expires_at > coalesce($1::float8, extract(epoch FROM clock_timestamp()))
-"""
+_ALL: Final = "SELECT key, value, expires_at FROM $schema.partition_rows WHERE $live"
 _FETCHED_ROWS: Final = 64
 """Rows of a snapshot that are read at a time."""
 
-_SIZE: Final = "SELECT pg_total_relation_size('$schema.records')"
-
-_EXISTS: Final = "SELECT to_regclass('$schema.records') IS NOT NULL"
-
-_PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
-"""Seconds before each retry while the server is unreachable."""
-
-
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection that keeps no state between users: no settings, cursors or locks."""
-
-    def get_reset_query(self) -> str:
-        """Return nothing: the default would cost each call a second round trip."""
-        return ""
+_SIZE: Final = "SELECT pg_total_relation_size('$schema.partition_rows')"
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+# A store of layout 1 has the second table, or view.
+_EXISTS: Final = "SELECT coalesce(to_regclass('$schema.partition_rows'), to_regclass('$schema.records')) IS NOT NULL"
 
 
 class PostgresRecords:
@@ -232,25 +127,19 @@ class PostgresRecords:
         pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
         applied_seconds: float = APPLIED_SECONDS,
     ) -> None:
-        self._pubsub_silence = pubsub_silence
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise ValueError(f"the schema's name {schema!r} may have only lowercase letters, digits and _")
-        self._url = url
-        self._password = password
-        self._schema = schema
-        self._sql = cache(partial(_sql, schema))
-        self._connections = connections
-        self._timeout = timeout
-        self._clock = clock
-        self._id = secrets.token_hex(8)
-        self._deadline = CommitDeadline(applied_seconds)
-        # The commits of this process hold no more locks than fit in the server's lock table.
-        self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
-        self._slots = shared_connections(connections)  # users take turns, which they do not in the pool
-        self._sender = NotificationSender(self._notify)
-        self._search = PostgresSearch(self._try, self._sql)
-        self._local_pool = LoopLocal(self._open)
-        self._closes = 0
+        self._connections = PostgresConnections(
+            url,
+            password=password,
+            schema=schema,
+            connections=connections,
+            timeout=timeout,
+            pubsub_silence=pubsub_silence,
+            applied_seconds=applied_seconds,
+        )
+        self._partition, self._clock = 0, clock
+        self._lock_names = schema
+        self._lock = lock_id(self._lock_names, "")
+        self._search = PostgresSearch(self._connections.run, self._connections.sql)
 
     @property
     def has_own_clock(self) -> bool:
@@ -262,47 +151,51 @@ class PostgresRecords:
             return {}
         encoded = [key.encode() for key in dict.fromkeys(keys)]
         if max_bytes is None:
-            return dict(_records(await self._fetch(_GET_MANY, encoded)))
-        return dict(_records(await self._fetch(_GET_UNTIL, encoded, max_bytes)))
+            return dict(_records(await self._read(_GET_MANY, encoded)))
+        return dict(_records(await self._read(_GET_UNTIL, encoded, max_bytes)))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        writes = writes_of(ops)
+        writes, connections = writes_of(ops), self._connections
         if writes or conditions:
-            held = locks(self._schema, writes, conditions, self._locks.total)
-            arguments = (*_locks(held), *_conditions(conditions), *_ops(writes))
-            closes = self._closes
-            async with self._locks.hold(len(held or ())):
-                self._check_open(closes)
+            held = locks(self._lock_names, writes, conditions, connections.locks.total)
+            arguments = (*_columns(self._locks(held), 2), *_conditions(conditions), *_ops(writes))
+            closes = connections.closes
+            async with connections.locks.hold(len(held or ())):
+                connections.check_open(closes)
                 failed = await self._sent(uuid.uuid4(), arguments)
             if failed:
                 raise Conflict([conditions[number] for number in failed])
-        self._sender.send(woken_by(ops))
+        connections.sender.send(woken_by(ops))
+
+    def _locks(self, held: Sequence[tuple[int, bool]] | None) -> list[tuple[int, bool]]:
+        """Return all locks of a commit, in order. First is that of the whole partition, exclusive if it is alone."""
+        return [(self._lock, True)] if held is None else [(self._lock, False), *held]
 
     async def _sent(self, commit_id: uuid.UUID, arguments: Sequence[Any]) -> list[int]:
         """Send a commit; return the numbers of the conditions that do not hold."""
-        settle = partial(self._settle, commit_id)
+        known, settle = self._connections.deadline, partial(self._settle, commit_id)
         for _ in range(TRIES):
-            if self.has_own_clock and not self._deadline.known:
+            if self.has_own_clock and not known.known:
                 await self.now()
-            deadline = self._deadline.next() if self.has_own_clock else None
+            deadline = known.next() if self.has_own_clock else None
             try:
-                [(now, failed)] = await self._fetch(_COMMIT, deadline, *arguments, before=(commit_id,))
+                [(now, failed)] = await self._fetch(_COMMIT, commit_id, self._time(), deadline, *arguments)
             except Unreachable as error:
                 if error.sent:
                     raise Unanswered(error.message, settle) from error
                 raise
             except TimedOut as error:
                 raise Unanswered(error.message, settle) from error
-            self._deadline.told(now)
+            known.told(now)
             if failed != [TOO_LATE]:
                 return failed or []
         raise too_late()
 
     async def _settle(self, commit_id: uuid.UUID) -> bool:
         mark = uuid.uuid5(commit_id, "settled")
-        await self._try(lambda pool: pool.fetch(self._sql(_SETTLE), commit_id, mark))
+        await self._fetch(_SETTLE, commit_id, mark)
         # In a statement of its own, which sees what the first has waited for.
-        [(unapplied,)] = await self._try(lambda pool: pool.fetch(self._sql(_IS_KNOWN), mark))
+        [(unapplied,)] = await self._fetch(_IS_KNOWN, mark)
         return not unapplied
 
     async def range(
@@ -310,168 +203,68 @@ class PostgresRecords:
     ) -> list[tuple[str, Record]]:
         between = (start.encode(), end.encode(), limit)
         if max_bytes is None:
-            return _records(await self._fetch(_RANGE_REVERSE if reverse else _RANGE, *between))
-        return _records(await self._fetch(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, max_bytes))
+            return _records(await self._read(_RANGE_REVERSE if reverse else _RANGE, *between))
+        return _records(await self._read(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, max_bytes))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
-        return self._open_pubsub()
-
-    @asynccontextmanager
-    async def _open_pubsub(self) -> AsyncIterator[PubSub]:
-        with errors_as_503():
-            connection = await asyncpg.connect(self._url, **self._settings())
-        pubsub = PostgresPubSub(connection, self._schema, self._id, self._notify, self._timeout, self._pubsub_silence)
-        try:
-            await pubsub.open()
-            yield pubsub
-        finally:
-            await pubsub.close()
-
-    async def _notify(self, names: Sequence[str]) -> None:
-        channels = [channel(self._schema, name) for name in names]
-        await self._try(lambda pool: pool.fetch(NOTIFY, channels, self._id))
+        return self._connections.open_pubsub()
 
     async def now(self) -> float:
         if self._clock:
             return self._clock()
-        rows = await self._try(lambda pool: pool.fetch("SELECT extract(epoch FROM clock_timestamp())::float8"))
-        now: float = rows[0][0]
-        self._deadline.told(now)
-        return now
+        [(now,)] = await self._connections.fetch(_NOW)
+        self._connections.deadline.told(now)
+        return float(now)
 
     def search_index(self) -> PostgresSearch:
         return self._search
 
     async def sweep(self, now: float) -> int:
-        rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))
-        swept: int = rows[0][0]
-        return swept
+        [(swept,)] = await self._fetch(_SWEEP, now)
+        return int(swept)
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         with errors_as_503():
-            await self._pool()  # creates the tables of a new store
-            connection = await asyncpg.connect(self._url, **self._settings())
-            try:
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    now = self._clock() if self._clock else None
-                    cursor = await connection.cursor(self._sql(_ALL), now)
-                    while rows := await cursor.fetch(_FETCHED_ROWS):
-                        yield [Put(key.decode(), value, expires_at) for key, value, expires_at in rows]
-            finally:
-                connection.terminate()
+            await self._connections.pool()  # creates the tables of a new store
+            async with (
+                self._connections.connected() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                cursor = await connection.cursor(self._connections.sql(_ALL), self._partition, self._time())
+                while rows := await cursor.fetch(_FETCHED_ROWS):
+                    yield [Put(key.decode(), value, expires_at) for key, value, expires_at in rows]
 
     async def size(self) -> int | None:
-        rows = await self._try(lambda pool: pool.fetch(self._sql(_SIZE)))
-        size: int = rows[0][0]
-        return size
+        [(size,)] = await self._connections.fetch(_SIZE)
+        return int(size)
 
     async def losses(self) -> dict[str, str]:
-        [settings] = await self._try(lambda pool: pool.fetch(POSTGRES_SETTINGS))
+        [settings] = await self._connections.fetch(POSTGRES_SETTINGS)
         return losses_of_postgres(dict(settings))
 
     async def exists(self) -> bool:
         with errors_as_503():
-            connection = await asyncpg.connect(self._url, **self._settings())
-            try:
-                return bool(await connection.fetchval(self._sql(_EXISTS)))
-            finally:
-                connection.terminate()
+            async with self._connections.connected() as connection:
+                return bool(await connection.fetchval(self._connections.sql(_EXISTS)))
 
     async def close(self) -> None:
-        self._closes += 1
-        await self._sender.close()
-        await self._local_pool.close(self._close_pool)
+        await self._connections.close()
 
-    async def _close_pool(self, pool: asyncpg.Pool) -> None:
-        await pool.close()
-        # Commits that ended meanwhile have notifications to send, which must not open another pool.
-        await self._sender.close()
+    def _time(self) -> float | None:
+        """Return the time of this server, if that counts."""
+        return self._clock() if self._clock else None
 
-    async def _fetch(self, sql: str, *arguments: Any, before: tuple[Any, ...] = ()) -> list[Any]:
-        now = self._clock() if self._clock else None
-        return await self._try(lambda pool: pool.fetch(self._sql(sql), *before, now, *arguments))
+    async def _read(self, sql: str, *arguments: Any) -> list[Any]:
+        """Return the rows of a statement about what has not expired."""
+        return await self._fetch(sql, self._time(), *arguments)
 
-    async def _try(self, call: Callable[[asyncpg.Pool], Awaitable[list[Any]]]) -> list[Any]:
-        sent, closes = False, self._closes
-        for pause in (*_PAUSES, None):
-            try:
-                async with self._slots.hold(1):
-                    self._check_open(closes)
-                    with errors_as_503():
-                        return await call(await self._pool())
-            except Unreachable as error:
-                sent |= error.sent
-                if pause is None:
-                    raise Unreachable(sent=sent) from error
-            except ApiError as error:
-                # This answer is to the last try only: an earlier one may have been applied.
-                if sent:
-                    raise Unreachable(sent=True) from error
-                raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
-        raise AssertionError("the last attempt returns or raises")
-
-    def _check_open(self, closes: int) -> None:
-        """Raise a 503 if `close` was called since `closes` was read: an earlier call does not open the store again."""
-        if self._closes != closes:
-            raise ApiError(503, CLOSED, retry_after=1)
-
-    async def _pool(self) -> asyncpg.Pool:
-        try:
-            return await self._local_pool.get()
-        except Closing as error:
-            raise ApiError(503, CLOSED, retry_after=1) from error
-
-    async def _open(self) -> asyncpg.Pool:
-        pool = await asyncpg.create_pool(
-            self._url,
-            **self._settings(),
-            min_size=0,
-            max_size=self._connections,
-            connection_class=_Connection,
-        )
-        try:
-            if not await pool.fetchval(self._sql(_IS_SET_UP)):
-                await pool.execute(self._sql(_SETUP))
-            layout = await pool.fetchval(self._sql(_LAYOUT))
-            if layout > SCHEMA:
-                raise ApiError(
-                    503,
-                    f"The response store was written by a newer version of this software (schema {layout}; "
-                    f"this one reads up to {SCHEMA}).",
-                )
-        except BaseException:
-            pool.terminate()
-            raise
-        return pool
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings of each connection."""
-        return {
-            "password": self._password,
-            "timeout": self._timeout,
-            "command_timeout": self._timeout,
-            "server_settings": {
-                "application_name": "llama-stack-responses",
-                "jit": "off",
-                # A commit has to see the commits that were applied while it waited for its locks.
-                "default_transaction_isolation": "read committed",
-            },
-        }
-
-
-def _sql(schema: str, sql: str) -> str:
-    """Return a statement with its placeholders replaced for `schema`."""
-    names = {"$schema": schema, "$lock": str(lock_id(schema, "")), "$live": _LIVE}
-    return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
+    async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        """Return the rows of a statement whose first parameter is the partition."""
+        return await self._connections.fetch(sql, self._partition, *arguments)
 
 
 def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:
     return [(key.decode(), Record(value, version)) for key, version, value in rows]
-
-
-def _locks(held: Sequence[tuple[int, bool]] | None) -> tuple[list[Any] | None, ...]:
-    return _columns(held, 2) if held is not None else (None, None)
 
 
 def _conditions(conditions: Sequence[Condition]) -> tuple[list[Any], ...]:

@@ -4,7 +4,7 @@
     search_noted      the rows that are noted: they were written and are not indexed yet
     search_progress   `filled`: up to which key older rows are noted
 
-Triggers note and delete with the row itself, whichever program writes it.
+Triggers note and delete with the row itself, whichever program writes it. A store with an index has one partition.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ BEGIN
   RETURN NULL;
 END
 $body$;
-DROP TRIGGER IF EXISTS search_written ON $schema.records;
-CREATE TRIGGER search_written AFTER INSERT OR UPDATE ON $schema.records FOR EACH ROW
+DROP TRIGGER IF EXISTS search_written ON $schema.partition_rows;
+CREATE TRIGGER search_written AFTER INSERT OR UPDATE ON $schema.partition_rows FOR EACH ROW
   WHEN (NEW.key >= 'l/' AND NEW.key < 'l0') EXECUTE FUNCTION $schema.search_note();
-DROP TRIGGER IF EXISTS search_deleted ON $schema.records;
-CREATE TRIGGER search_deleted AFTER DELETE ON $schema.records FOR EACH ROW
+DROP TRIGGER IF EXISTS search_deleted ON $schema.partition_rows;
+CREATE TRIGGER search_deleted AFTER DELETE ON $schema.partition_rows FOR EACH ROW
   WHEN (OLD.key >= 'l/' AND OLD.key < 'l0') EXECUTE FUNCTION $schema.search_note();
 CREATE TABLE IF NOT EXISTS $schema.search_progress(filled bytea NOT NULL);
 INSERT INTO $schema.search_progress SELECT 'l/' WHERE NOT EXISTS (SELECT FROM $schema.search_progress);
 """
 _DROP: Final = """
-DROP TRIGGER IF EXISTS search_written ON $schema.records;
-DROP TRIGGER IF EXISTS search_deleted ON $schema.records;
+DROP TRIGGER IF EXISTS search_written ON $schema.partition_rows;
+DROP TRIGGER IF EXISTS search_deleted ON $schema.partition_rows;
 DROP FUNCTION IF EXISTS $schema.search_note();
 DROP TABLE IF EXISTS $schema.search_entries, $schema.search_noted, $schema.search_progress;
 DROP TABLE IF EXISTS $schema.search_documents, $schema.search_waiting, $schema.search_state;
@@ -72,8 +72,8 @@ DROP TABLE IF EXISTS $schema.search_documents, $schema.search_waiting, $schema.s
 _HAS: Final = "SELECT to_regclass($1) IS NOT NULL"
 _FILL: Final = """
 WITH older AS (
-  SELECT key FROM $schema.records WHERE key > (SELECT filled FROM $schema.search_progress) AND key < $1
-  ORDER BY key LIMIT $2
+  SELECT key FROM $schema.partition_rows
+  WHERE partition = 0 AND key > (SELECT filled FROM $schema.search_progress) AND key < $1 ORDER BY key LIMIT $2
 ), noted AS (
   INSERT INTO $schema.search_noted(key) SELECT key FROM older ON CONFLICT (key) DO NOTHING
 ), moved AS (
@@ -102,15 +102,16 @@ INSERT INTO $schema.search_entries(key, words)
 SELECT key, words::tsvector FROM given JOIN done USING (id) ON CONFLICT (key) DO UPDATE SET words = excluded.words
 """
 # The index of words finds all that match. A walk through the keys would read the words of each row on its way.
-_BY_WORDS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off"
+_BY_WORDS: Final = "SET LOCAL enable_bitmapscan = on; SET LOCAL enable_indexscan = off"
 _FIND: Final = """
 SELECT key FROM $schema.search_entries WHERE words @@ $1::tsquery AND key >= $2 AND key < $3
 ORDER BY key $order LIMIT $4
 """
 _NOTED: Final = "SELECT key FROM $schema.search_noted WHERE key >= $1 AND key < $2 ORDER BY key $order LIMIT $3"
 _ROWS: Final = """
-SELECT key, version, value FROM $schema.records
-WHERE key = ANY($1) AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp())) ORDER BY key $order
+SELECT key, version, value FROM $schema.partition_rows
+WHERE partition = 0 AND key = ANY($1) AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp()))
+ORDER BY key $order
 """
 _PROGRESS: Final = """
 SELECT (SELECT filled FROM $schema.search_progress) = $1,
@@ -129,7 +130,7 @@ class PostgresSearch:
     """The index of a store's schema, as a `SearchIndex`.
 
     Args:
-        run: runs a call with the pool, as `PostgresRecords` does.
+        run: runs a call with the pool, as `PostgresConnections` does.
         sql: fills the name of the schema into a statement.
     """
 

@@ -146,7 +146,7 @@ async def test_deleted_response_is_not_brought_back_by_its_late_creation(
 @pytest.mark.parametrize("seconds", [-3600.0, 3600.0], ids=["back", "ahead"])
 async def test_commit_is_applied_once_after_a_jump_of_the_stores_clock(near: Records, seconds: float) -> None:
     await near.commit([Put("a", b"1")])
-    deadline = near._deadline  # type: ignore[attr-defined]
+    deadline = near._connections.deadline  # type: ignore[attr-defined]
     deadline.told(await near.now() + seconds)
     await near.commit([Put("a", b"2")], [VersionIs("a", 1)])
     assert (await near.get_many(["a"]))["a"].version == 2

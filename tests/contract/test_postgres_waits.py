@@ -45,15 +45,19 @@ from tests.contract.model import Model
 class OneTransaction(PostgresRecords):
     """Records that run all commits in one transaction, which the test ends, except hints, which block no commit."""
 
-    connection: Any
     extra_ops: PostgresRecords
+
+    def use(self, connection: Any) -> None:
+        """Run all on this connection."""
+
+        async def pool() -> Any:
+            return connection
+
+        self._connections.pool = pool  # type: ignore[method-assign]
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         hints = bool(ops) and all(write.key.startswith(("u/", "z/")) for write in writes_of(ops))
         await (self.extra_ops.commit(ops, conditions) if hints else super().commit(ops, conditions))
-
-    async def _pool(self) -> Any:
-        return self.connection
 
 
 @dataclass
@@ -71,12 +75,13 @@ class Server:
     async def unfinished(self) -> AsyncIterator[OneTransaction]:
         """Yield records whose commits take effect when the block ends, and hold their locks until then."""
         records = OneTransaction(self.url, schema=self.schema, timeout=SECONDS, clock=self.clock)
-        records.connection, records.extra_ops = await asyncpg.connect(self.url), self.open()
+        connection, records.extra_ops = await asyncpg.connect(self.url), self.open()
+        records.use(connection)
         try:
-            async with records.connection.transaction():
+            async with connection.transaction():
                 yield records
         finally:
-            await records.connection.close()
+            await connection.close()
             await records.extra_ops.close()
 
     async def until_one_waits(self) -> None:

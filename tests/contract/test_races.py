@@ -53,7 +53,7 @@ BATCHES: Final = st.lists(st.lists(COMMITS, min_size=2, max_size=4), max_size=4)
 
 SLOW: Final = """
 CREATE FUNCTION {schema}.pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.001); RETURN NULL; END $$;
-CREATE TRIGGER pause AFTER INSERT OR UPDATE OR DELETE ON {schema}.records
+CREATE TRIGGER pause AFTER INSERT OR UPDATE OR DELETE ON {schema}.partition_rows
 FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pause()
 """
 

@@ -206,8 +206,8 @@ async def test_postgres_commit_that_may_be_applied_is_unanswered(
     async def pool() -> Pool:
         return Pool()
 
-    monkeypatch.setattr(records, "_pool", pool)
-    records._deadline.told(0.0)
+    monkeypatch.setattr(records._connections, "pool", pool)
+    records._connections.deadline.told(0.0)
     with pytest.raises(ApiError) as error:
         await records.commit([Put("a", b"2")])
     assert (type(error.value), left) == (kind, [])

@@ -51,13 +51,13 @@ BEGIN
   RETURN NULL;
 END
 $body$;
-CREATE TRIGGER search_written AFTER INSERT OR UPDATE ON $schema.records FOR EACH ROW
+CREATE TRIGGER search_written AFTER INSERT OR UPDATE ON $schema.partition_rows FOR EACH ROW
   WHEN (NEW.key >= 'l/' AND NEW.key < 'l0') EXECUTE FUNCTION $schema.search_note();
-CREATE TRIGGER search_deleted AFTER DELETE ON $schema.records FOR EACH ROW
+CREATE TRIGGER search_deleted AFTER DELETE ON $schema.partition_rows FOR EACH ROW
   WHEN (OLD.key >= 'l/' AND OLD.key < 'l0') EXECUTE FUNCTION $schema.search_note();
 CREATE TABLE $schema.search_state(filled bytea NOT NULL);
 INSERT INTO $schema.search_state VALUES ('l0');
-INSERT INTO $schema.search_documents SELECT min(key), 'former', 'former' FROM $schema.records
+INSERT INTO $schema.search_documents SELECT min(key), 'former', 'former' FROM $schema.partition_rows
   WHERE key >= 'l/' AND key < 'l0';
-INSERT INTO $schema.search_waiting(key) SELECT max(key) FROM $schema.records WHERE key >= 'l/' AND key < 'l0';
+INSERT INTO $schema.search_waiting(key) SELECT max(key) FROM $schema.partition_rows WHERE key >= 'l/' AND key < 'l0';
 """

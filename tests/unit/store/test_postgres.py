@@ -15,7 +15,7 @@ from llama_stack_responses.store.records import Put
 
 async def test_commit_that_waits_for_locks_when_the_store_closes_does_not_open_it_again() -> None:
     records = PostgresRecords("postgresql://missing@127.0.0.1:1/none", connections=1)
-    async with records._locks.hold(records._locks.total):
+    async with records._connections.locks.hold(records._connections.locks.total):
         commit = asyncio.create_task(records.commit([Put("k", b"")]))
         await asyncio.sleep(0)
         await records.close()
