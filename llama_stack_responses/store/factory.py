@@ -39,6 +39,9 @@ def open_records(
     Args:
         host_backend: returns, for the name of the host's key-value backend, the function that connects to it.
         current_user: returns the user who is served.
+
+    Raises:
+        WrongConfiguration: a setting of the store is wrong.
     """
     match store:
         case MemoryStore():
@@ -111,6 +114,7 @@ def _other(store: OtherStore) -> Records:
 def _redis(store: RedisStore) -> Records:
     from .redis import RedisRecords
 
+    _check_settings(store.url)
     password = store.password.get_secret_value() if store.password else None
     return RedisRecords(
         store.url,
@@ -126,6 +130,7 @@ def _cluster(store: ClusterStore) -> Records:
     from .partitions import PartitionedRecords
     from .redis import cluster_parts
 
+    _check_settings(store.url)
     password = store.password.get_secret_value() if store.password else None
     parts = cluster_parts(
         store.url,
@@ -136,6 +141,15 @@ def _cluster(store: ClusterStore) -> Records:
         replicas=store.replicas_acknowledged,
     )
     return PartitionedRecords(parts)
+
+
+def _check_settings(url: str) -> None:
+    from .redis_connections import check_settings
+
+    try:
+        check_settings(url)
+    except ValueError as error:
+        raise WrongConfiguration(f"store.url: {error}") from error
 
 
 def _postgres(store: PostgresStore) -> Records:

@@ -36,7 +36,6 @@ from .connection_slots import ConnectionSlots, NotSent
 from .records import CLOSED
 from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
 from .redis_errors import errors_as_503, is_moving
-from .redis_packing import packed_by_hiredis
 
 _PORT: Final = 6379
 _MAX_REDIRECTS: Final = 8
@@ -286,9 +285,9 @@ class ClusterConnections(Connections):
         """Return a client of this node alone, which repeats no call: another node may have to be asked."""
         # One more than there are calls, for reading the map.
         most = self._connections + 1
-        settings = {**self._settings, "host": node.host, "port": node.port, "max_connections": most}
-        pool = BlockingConnectionPool(timeout=self._timeout, retry=Retry(NoBackoff(), 0), **settings)
-        return Redis.from_pool(packed_by_hiredis(pool))
+        settings = {"timeout": self._timeout, **self._settings, "host": node.host, "port": node.port}
+        pool = BlockingConnectionPool(**{**settings, "max_connections": most}, retry=Retry(NoBackoff(), 0))
+        return Redis.from_pool(self._prepared(pool))
 
 
 def _parsed(access: Access) -> tuple[list[_Node], dict[str, Any]]:
@@ -297,7 +296,7 @@ def _parsed(access: Access) -> tuple[list[_Node], dict[str, Any]]:
     user, _, nodes = parts.netloc.rpartition("@")
     settings = parse_url(f"{parts.scheme}://{user}{'@' if user else ''}node/?{parts.query}")
     hosts = [urlsplit(f"//{each}") for each in nodes.split(",")]
-    return [_Node(each.hostname or "", each.port or _PORT) for each in hosts], {**settings, **access.settings}
+    return [_Node(each.hostname or "", each.port or _PORT) for each in hosts], {**access.settings, **settings}
 
 
 def _ranges(answer: Sequence[Any], by: _Node) -> Iterator[_Range]:

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, override
+from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -19,10 +21,14 @@ from .connection_slots import ConnectionSlots
 from .redis_errors import errors_as_503
 from .redis_packing import packed_by_hiredis
 from .redis_sentinel import is_sentinel, primary_of, sentinel_pool
+from .redis_tls import TlsContexts
 
 MAX_RETRIES: Final = 8
 BACKOFF: Final = ExponentialWithJitterBackoff(cap=0.8, base=0.02)
 """With so many retries, a server may be unreachable for about three seconds before a call fails."""
+
+_OF_POOLS: Final = frozenset({"max_connections", "timeout"})
+"""Settings in a URL's query that are not for each connection."""
 
 type Command[Result] = Callable[[Redis], Awaitable[Result]]
 """A call to the server of a client."""
@@ -62,6 +68,11 @@ class Connections(ABC):
         self.loop = loop
         self.closing: asyncio.Task[None] | None = None
         self._slots = ConnectionSlots(connections, access.timeout)
+        self._tls = TlsContexts()
+
+    def _prepared[Pool: ConnectionPool](self, pool: Pool) -> Pool:
+        """Keep the event loop free of slow work of the connections of a pool, which has none yet. Returns the pool."""
+        return self._tls.shared_in(packed_by_hiredis(pool))
 
     async def call[Result](self, key: str, command: Command[Result]) -> Result:
         """Call the server that holds `key`, as soon as a connection is free.
@@ -148,8 +159,25 @@ class ServerConnections(Connections):
         access = self._access
         settings |= access.settings
         if is_sentinel(access.url):
-            return packed_by_hiredis(sentinel_pool(access.url, access.sentinel_password, **settings))
-        return packed_by_hiredis(BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings))
+            return self._prepared(sentinel_pool(access.url, access.sentinel_password, **settings))
+        return self._prepared(BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings))
+
+
+def check_settings(url: str) -> None:
+    """Check the settings in the query of a store's URL. Nothing is opened, and no file is read.
+
+    Raises:
+        ValueError: the `redis` package has no such setting, or not with this value; the text says which.
+    """
+    parts = urlsplit(url)
+    settings: dict[str, Any] = {**parse_url(f"{parts.scheme.partition('+')[0]}://node/?{parts.query}")}
+    kind: Callable[..., object] = settings.pop("connection_class", Connection)
+    for name, value in settings.items():
+        try:
+            if name not in _OF_POOLS:
+                kind(**{name: value})
+        except (TypeError, AttributeError, RedisError) as error:
+            raise ValueError(f"the package redis does not take the setting '{name}', or not this value") from error
 
 
 class LoopConnections:

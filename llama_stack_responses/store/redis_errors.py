@@ -27,10 +27,19 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..core.errors import ApiError
 from .records import NO_PRIMARY, NO_SENTINEL, SILENT, UNREACHABLE, UNTRUSTED, NoRoom
+from .redis_tls import UnreadableCertificatesError
 
 MOVING: Final = "The response store's cluster is moving these responses to another node."
 _OF_MOVING: Final = ("a non local key in a cluster node", "undeclared keys were accessed during rehashing")
 _IS_CLUSTER: Final = "The response store's server is part of a cluster: set the store's type to 'cluster'."
+_UNREADABLE: Final = (
+    "The certificates for the response store's server cannot be read: check the files that the store's url names "
+    "(ssl_ca_certs, ssl_certfile, ssl_keyfile)."
+)
+_NO_TLS: Final = (
+    "No TLS connection to the response store's server can be made: check that it has TLS at this port, and whether it "
+    "requires a client certificate (ssl_certfile and ssl_keyfile in the store's url)."
+)
 _REFUSED: Final = "The response store's server refused a command."
 _REFUSALS: Final = {
     "MISCONF": "The response store's server cannot write to its disk.",
@@ -71,8 +80,9 @@ def is_moving(error: RedisError) -> bool:
 
 def _sentence(error: RedisError) -> str:
     """Describe the error without details that may contain the server's address or password."""
-    if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return UNTRUSTED
+    for kind, sentence in _TLS_TROUBLE.items():
+        if isinstance(error.__context__, kind):
+            return sentence
     if isinstance(error, MasterNotFoundError):
         return _of_sentinels(str(error))
     for kind, sentence in _TROUBLE.items():
@@ -90,6 +100,14 @@ def _of_sentinels(answers: str) -> str:
         return "The response store's Sentinels do not accept the password, or require one: set 'sentinel_password'."
     return NO_SENTINEL
 
+
+_TLS_TROUBLE: Final[dict[type[Exception], str]] = {
+    UnreadableCertificatesError: _UNREADABLE,
+    ssl.SSLCertVerificationError: UNTRUSTED,
+    ssl.SSLEOFError: UNREACHABLE,
+    ssl.SSLError: _NO_TLS,
+}
+"""By the error that the `redis` package had."""
 
 _TROUBLE: Final[dict[type[RedisError], str]] = {
     AuthenticationError: "The response store's server does not accept the password, or requires one.",

@@ -5,10 +5,13 @@ The servers in the wheels were built without TLS, so a relay speaks it for them.
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -98,4 +101,91 @@ async def test_server_with_untrusted_certificate_is_refused(
             "The response store's server presents a certificate that is not trusted or is for another host: "
             "check the name of its host, and the authority that the store's url trusts.",
         )
+        await opened.close()
+
+
+async def failure_of(records: Records) -> str:
+    """Return why a call fails."""
+    with pytest.raises(ApiError) as error:
+        await records.get_many(["a"])
+    assert error.value.status == 503
+    return error.value.message
+
+
+def authority_of(certificates: Certificates) -> str:
+    return Path(certificates.path("ca.pem")).read_text()
+
+
+def replace(certificates: Certificates, content: str | None) -> None:
+    """Write another authority to the file, or delete it."""
+    path = Path(certificates.path("ca.pem"))
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+
+
+of_redis = pytest.mark.parametrize("kind", ["redis", "cluster"], scope="module")
+
+
+@of_redis
+async def test_connections_share_a_context_that_a_thread_makes(
+    kind: str, server: DatabaseServer, ours: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making one for each would hold up the event loop: it reads all authorities that the machine trusts."""
+    make, threads = ssl.create_default_context, list[int]()
+
+    def noted(*given: Any, **named: Any) -> ssl.SSLContext:
+        threads.append(threading.get_ident())
+        return make(*given, **named)
+
+    with relayed(kind, server, ours) as relay:
+        opened = records(kind, relay.port, ours)
+        await opened.get_many(["a"])
+        monkeypatch.setattr(ssl, "create_default_context", noted)
+        await asyncio.gather(*(opened.get_many(["a"]) for _ in range(8)))
+        assert relay.served > 4
+        assert threads == []
+        replace(ours, authority_of(ours) + "\n")
+        await opened.close()
+        await opened.get_many(["a"])
+        assert threads
+        assert threading.get_ident() not in threads
+        await opened.close()
+
+
+@of_redis
+async def test_authority_that_is_replaced_is_trusted_without_a_restart(
+    kind: str, server: DatabaseServer, ours: Certificates, tmp_path: Path
+) -> None:
+    theirs = named("localhost", tmp_path / "theirs")
+    with relayed(kind, server, theirs) as relay:
+        opened = records(kind, relay.port, ours)
+        assert "not trusted" in await failure_of(opened)
+        replace(ours, authority_of(theirs))
+        assert await opened.get_many(["a"]) == await opened.get_many(["a"])
+        await opened.close()
+
+
+@of_redis
+@pytest.mark.parametrize("content", [None, "nothing"])
+async def test_certificates_that_cannot_be_read_are_named(
+    kind: str, server: DatabaseServer, ours: Certificates, content: str | None
+) -> None:
+    replace(ours, content)
+    with relayed(kind, server, ours) as relay:
+        opened = records(kind, relay.port, ours)
+        assert "certificates for the response store's server cannot be read" in await failure_of(opened)
+        await opened.close()
+
+
+@of_redis
+async def test_server_without_tls_is_told_from_one_that_is_away(kind: str, ours: Certificates) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR this is no TLS\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "localhost", 0) as plain:
+        opened = records(kind, plain.sockets[0].getsockname()[1], ours)
+        assert "check that it has TLS at this port" in await failure_of(opened)
         await opened.close()

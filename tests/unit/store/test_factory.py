@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.host_keyvalue import KeyValueRecords
@@ -76,3 +77,26 @@ def test_settings_of_host_provider_are_refused_with_advice() -> None:
         ValueError, match=r"(?s)persistence\n  a setting of the host's own provider, take it out.*memory_config\n  a "
     ):
         ResponsesConfig.model_validate(of_host)
+
+
+@pytest.mark.parametrize("store", [REDIS, CLUSTER])
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("ssl_ca_cert=/sesame.pem", "ssl_ca_cert"),
+        ("ssl_ca_certs=/ours.pem&ssl_cert_reqs=sesame", "ssl_cert_reqs"),
+        ("socket_timeout=sesame", "socket_timeout"),
+        ("retry=3", "retry"),
+    ],
+)
+def test_settings_that_the_package_redis_does_not_take_are_named(store: dict[str, Any], query: str, name: str) -> None:
+    url = f"rediss://localhost:6379/?{query}"
+    with pytest.raises(WrongConfiguration, match=f"store.url: .*'{name}'") as error:
+        open_records(ResponsesConfig(store=store | {"url": url}).store, backend)
+    assert "sesame" not in str(error.value)
+
+
+@pytest.mark.parametrize("store", [REDIS, CLUSTER])
+async def test_settings_of_pools_and_connections_are_taken(store: dict[str, Any]) -> None:
+    url = "redis://localhost:6379/?max_connections=3&timeout=9&socket_timeout=60&client_name=responses"
+    await open_records(ResponsesConfig(store=store | {"url": url}).store, backend).close()

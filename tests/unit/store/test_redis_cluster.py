@@ -17,11 +17,13 @@ from llama_stack_responses.store.redis_errors import NoAnswer
 
 
 def test_url_names_nodes_and_settings_of_all_connections() -> None:
-    access = Access("rediss://me@one:7000,two,[::1]:7001?ssl_ca_certs=ca.pem", "secret", None, 3.0)
+    url = "rediss://me@one:7000,two,[::1]:7001?ssl_ca_certs=ca.pem&socket_timeout=60"
+    access = Access(url, "secret", None, 3.0)
     nodes, settings = _parsed(access)
     assert nodes == [("one", 7000), ("two", 6379), ("::1", 7001)]
-    kept = {name: settings[name] for name in ("username", "password", "ssl_ca_certs", "socket_timeout")}
-    assert kept == {"username": "me", "password": "secret", "ssl_ca_certs": "ca.pem", "socket_timeout": 3.0}
+    timeouts = {"socket_timeout": 60.0, "socket_connect_timeout": 3.0}
+    wanted = {"username": "me", "password": "secret", "ssl_ca_certs": "ca.pem", **timeouts}
+    assert {name: settings[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("unknown", [b"", b"?", None], ids=repr)
