@@ -103,15 +103,22 @@ def test_chains_are_spread_over_the_primaries_and_found_by_each_server(
     assert len({each["worker"] for each in partitions}) == len(site.servers)
 
 
-def test_killed_server_and_killed_primary_lose_nothing(site: Site, wire: Wire, upstream: Upstream) -> None:
-    """What was acknowledged before is found once a replica is elected, and background responses end."""
+def test_killed_zone_loses_nothing(site: Site, wire: Wire, upstream: Upstream) -> None:
+    """A server, a primary and the replica of another one die at once, as in a zone of three.
+
+    What was acknowledged before is found once a replica is elected, and background responses end.
+    """
     held = reply(text("one ", "two ", "three"), hold=2)
     upstream.script("work", [held, *[reply(text("one two three"))] * CHAINS])
     stored = [each for number in range(CHAINS) for each in chain_of(wire, f"other {number}")]
     work = wire.create(model="local/work", input="Count.", background=True)["id"]
     upstream.wait_for("work", chunks=2)
+    primary = site.cluster.owner(f"{{responses:{int(work[6:9], 16) % 64}}}:made")
+    other = next(node for node in site.cluster.nodes if node.is_primary and node is not primary)
+    replica = site.cluster.replica_of(other)
     site.servers[0].kill()
-    site.cluster.owner(f"{{responses:{int(work[6:9], 16) % 64}}}:made").kill()
+    primary.kill()
+    replica.kill()
     upstream.release("work")
     wait_until(lambda: all(ready(site, each["id"]) for each in [*stored, {"id": work}]))
     with Wire(site.nginx) as after:

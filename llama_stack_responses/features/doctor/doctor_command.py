@@ -29,7 +29,7 @@ from .answer import Bounds
 from .checks import CHECKS, Check
 from .examination import Clock, Examination, Subject
 from .report import Report, escaped, rows_of, speeds_of
-from .targets import Target, targets_of
+from .targets import Target, is_alone, targets_of
 
 _COLUMNS: Final = {"title": "CHECK", "outcome": "RESULT", "what": "WHAT HAPPENS"}
 _PLAIN_CHARACTERS: Final = 1_000
@@ -44,12 +44,12 @@ _CLOCK: Final = Clock(time.monotonic, time.time)
 
 
 def doctor(arguments: Namespace) -> None:
-    """Run `doctor`: examine the model server of a URL, or all of a configuration and what its features probe."""
+    """Run `doctor`: examine the model server of a URL, or of a configuration, with what its features probe."""
     print_no_lines()
     targets = targets_of(arguments, os.environ)
     end_in_order()
     failed = [each for target in targets if (each := _examined(target, arguments))]
-    if not arguments.url and (settings := quick_settings(arguments.config, os.environ)):
+    if not is_alone(arguments) and (settings := quick_settings(arguments.config, os.environ)):
         failed += _probed(settings, as_json=arguments.json)
     if failed:
         for sentence in failed[:-1]:

@@ -47,7 +47,7 @@ def targets_of(arguments: Namespace, environment: Mapping[str, str]) -> list[Tar
         if not arguments.ca.is_file():
             raise CommandError(f"There is no file {arguments.ca}: name the certificates of the authority with --ca.", 2)
         network["tls"] = {"verify": str(arguments.ca)}
-    if arguments.url and "://" in arguments.url:
+    if is_alone(arguments):
         return [_of_url(arguments, _key(arguments, environment), network)]
     if not arguments.config.is_file():
         missing = f"there is no {arguments.config}"
@@ -65,6 +65,11 @@ def targets_of(arguments: Namespace, environment: Mapping[str, str]) -> list[Tar
             f"{arguments.config} has no inference provider with the URL of a model server: name one with URL.", 2
         )
     return targets
+
+
+def is_alone(arguments: Namespace) -> bool:
+    """Return whether the arguments name the URL of a model server, and no configuration takes part."""
+    return "://" in (arguments.url or "")
 
 
 def _named(model: str, targets: list[Target]) -> Target:

@@ -326,12 +326,13 @@ def test_object_store_of_the_configuration_is_tried(run: Run, tmp_path: Path, mo
         monkeypatch.setenv("PLACE", f"file://{tmp_path}/cold")
         works = run("--json")
         monkeypatch.setenv("PLACE", f"file://{tmp_path}/file/cold")
-        wrong = run("--json")
+        failed = [run("--json"), run("two/m", "--json")]
     _, tried = map(json.loads, works.out.splitlines())
     assert (works.code, tried["feature"], tried["outcome"]) == (0, "cold", "works")
-    assert wrong.code == 1
-    assert len(wrong.out.splitlines()) == 1
-    assert "cannot write files in file://" in wrong.errors
+    for each in failed:
+        assert each.code == 1
+        assert len(each.out.splitlines()) == 1
+        assert "cannot write files in file://" in each.errors
 
 
 @pytest.mark.parametrize(
