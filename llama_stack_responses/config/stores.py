@@ -135,6 +135,8 @@ class PostgresStore(BaseModel):
         password: separate from the URL, because the host may log the URL.
         schema_name: the schema that holds the tables; it is created if necessary.
         connections: maximum connections per server process.
+        partitions: the parts of the store, by which a distributed PostgreSQL could place its rows: a power of two up to
+            1024, fixed when the store is made. With more than one, there is no index of words.
         volatile: whether a server is accepted that may lose acknowledged responses in a crash, because `fsync`,
             `full_page_writes` or `synchronous_commit` is off.
     """
@@ -148,6 +150,7 @@ class PostgresStore(BaseModel):
     password: SecretStr | None = None
     schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     connections: int = Field(default=16, ge=1)
+    partitions: Annotated[int, AfterValidator(_power_of_two)] = Field(default=1, ge=1, le=1024)
     volatile: bool = False
 
 

@@ -153,7 +153,13 @@ def _check_settings(url: str) -> None:
 
 
 def _postgres(store: PostgresStore) -> Records:
-    from .postgres import PostgresRecords
+    from .partitions import PartitionedRecords
+    from .postgres import PostgresRecords, postgres_parts
 
     password = store.password.get_secret_value() if store.password else None
-    return PostgresRecords(store.url, password=password, schema=store.schema_name, connections=store.connections)
+    if store.partitions == 1:
+        return PostgresRecords(store.url, password=password, schema=store.schema_name, connections=store.connections)
+    parts = postgres_parts(
+        store.url, store.partitions, password=password, schema=store.schema_name, connections=store.connections
+    )
+    return PartitionedRecords(parts)

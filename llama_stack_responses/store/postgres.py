@@ -1,4 +1,4 @@
-"""Records in one partition of a PostgreSQL database, which any number of server processes may share.
+"""Records in the partitions of a PostgreSQL database, which any number of server processes may share.
 
 Every statement names the partition: where the tables are distributed by it, each concerns one part of them.
 """
@@ -24,6 +24,7 @@ from .records import (
     Delete,
     Empty,
     Ensure,
+    Occupancy,
     Op,
     PubSub,
     Put,
@@ -92,54 +93,29 @@ _FETCHED_ROWS: Final = 64
 
 _SIZE: Final = "SELECT pg_total_relation_size('$schema.partition_rows')"
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
-# A store of layout 1 has the second table, or view.
-_EXISTS: Final = "SELECT coalesce(to_regclass('$schema.partition_rows'), to_regclass('$schema.records')) IS NOT NULL"
+_COUNT: Final = "SELECT count(*) FROM $schema.partition_rows WHERE partition = $1"
 
 
-class PostgresRecords:
-    """Records in PostgreSQL 13 or newer.
+class PostgresPartition:
+    """The records of one partition of a store in PostgreSQL.
 
     A commit is one call of a function in the database, in one transaction, under advisory locks on the keys and ranges
     that it writes or depends on (`postgres_locks.py`). Conditions on absent keys therefore hold too, no commit has to
     be retried because of a concurrent one, and independent commits share one disk write.
 
     Args:
-        url: `postgresql://USER@HOST:PORT/DATABASE`; with `?sslmode=verify-full`, for example, for TLS.
-        password: the user's password, if it is not in the URL.
-        schema: the schema that holds the tables; it is created if needed.
-        connections: maximum number of connections of this process, without the one of a subscription.
-        timeout: maximum seconds for connecting, and for one answer.
+        connections: those of the store.
+        number: the number of the partition.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
-        applied_seconds: a commit is applied within these, or never.
     """
 
     transactional: Final = True
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        password: str | None = None,
-        schema: str = "responses",
-        connections: int = 16,
-        timeout: float = 10.0,
-        clock: Callable[[], float] | None = None,
-        pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
-        applied_seconds: float = APPLIED_SECONDS,
-    ) -> None:
-        self._connections = PostgresConnections(
-            url,
-            password=password,
-            schema=schema,
-            connections=connections,
-            timeout=timeout,
-            pubsub_silence=pubsub_silence,
-            applied_seconds=applied_seconds,
-        )
-        self._partition, self._clock = 0, clock
-        self._lock_names = schema
+    def __init__(self, connections: PostgresConnections, number: int, clock: Callable[[], float] | None = None) -> None:
+        self._connections, self._partition, self._clock = connections, number, clock
+        # A key may be in several partitions. Servers of layout 1 know the locks of the first one.
+        self._lock_names = f"{connections.schema}:{number}" if number else connections.schema
         self._lock = lock_id(self._lock_names, "")
-        self._search = PostgresSearch(self._connections.run, self._connections.sql)
 
     @property
     def has_own_clock(self) -> bool:
@@ -216,9 +192,6 @@ class PostgresRecords:
         self._connections.deadline.told(now)
         return float(now)
 
-    def search_index(self) -> PostgresSearch:
-        return self._search
-
     async def sweep(self, now: float) -> int:
         [(swept,)] = await self._fetch(_SWEEP, now)
         return int(swept)
@@ -243,9 +216,7 @@ class PostgresRecords:
         return losses_of_postgres(dict(settings))
 
     async def exists(self) -> bool:
-        with errors_as_503():
-            async with self._connections.connected() as connection:
-                return bool(await connection.fetchval(self._connections.sql(_EXISTS)))
+        return await self._connections.exists()
 
     async def close(self) -> None:
         await self._connections.close()
@@ -261,6 +232,82 @@ class PostgresRecords:
     async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
         """Return the rows of a statement whose first parameter is the partition."""
         return await self._connections.fetch(sql, self._partition, *arguments)
+
+
+class PostgresRecords(PostgresPartition):
+    """Records in PostgreSQL 13 or newer, in one partition.
+
+    Args:
+        url: `postgresql://USER@HOST:PORT/DATABASE`; with `?sslmode=verify-full`, for example, for TLS.
+        password: the user's password, if it is not in the URL.
+        schema: the schema that holds the tables; it is created if needed.
+        connections: maximum number of connections of this process, without the one of a subscription.
+        timeout: maximum seconds for connecting, and for one answer.
+        clock: as of `PostgresPartition`.
+        applied_seconds: a commit is applied within these, or never.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        password: str | None = None,
+        schema: str = "responses",
+        connections: int = 16,
+        timeout: float = 10.0,
+        clock: Callable[[], float] | None = None,
+        pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
+        applied_seconds: float = APPLIED_SECONDS,
+    ) -> None:
+        own = PostgresConnections(
+            url,
+            password=password,
+            schema=schema,
+            connections=connections,
+            timeout=timeout,
+            pubsub_silence=pubsub_silence,
+            applied_seconds=applied_seconds,
+        )
+        super().__init__(own, 0, clock)
+        self._search = PostgresSearch(own.run, own.sql)
+
+    def search_index(self) -> PostgresSearch:
+        return self._search
+
+
+class PostgresPart(PostgresPartition):
+    """One of several partitions of a store, on the server of the others."""
+
+    async def server(self) -> str:
+        """Return the address of the server."""
+        return self._connections.address
+
+    async def pubsub_over(self, connection: PubSub) -> PubSub:
+        """Receive the notifications of this partition over the connection of another one: names are in one only."""
+        return connection
+
+    @property
+    def hash_slot(self) -> None:
+        """None: there are no slots."""
+        return None
+
+    async def occupancy(self) -> Occupancy:
+        """Return how many records there are; what they take is known of all partitions together only."""
+        [(rows,)] = await self._fetch(_COUNT)
+        return Occupancy(rows, None, None)
+
+
+def postgres_parts(
+    url: str, partitions: int, *, clock: Callable[[], float] | None = None, **more: Any
+) -> list[PostgresPart]:
+    """Return the partitions of a store, which share their connections.
+
+    Args:
+        partitions: their number, with which the store is made.
+        more: further arguments of `PostgresConnections`.
+    """
+    shared = PostgresConnections(url, partitions=partitions, **more)
+    return [PostgresPart(shared, number, clock) for number in range(partitions)]
 
 
 def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:

@@ -36,6 +36,9 @@ SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_b
 store, the planner would read and sort whole ranges; with them, it would make a plan for each call.
 """
 
+# A store of layout 1 has the second table, or view.
+_EXISTS: Final = "SELECT coalesce(to_regclass('$schema.partition_rows'), to_regclass('$schema.records')) IS NOT NULL"
+
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 """Seconds before each retry while the server is unreachable."""
 
@@ -56,11 +59,10 @@ class PostgresConnections:
 
     Args:
         url: as of `PostgresRecords`, and so are the others.
-        partitions: the number of partitions of the store.
+        partitions: the number of partitions of the store, with which it is made.
 
     Attributes:
         schema: the schema that holds the tables.
-        partitions: as above.
         locks: the locks that the commits of this process may hold: no more than fit in the server's lock table.
         deadline: what is known of the server's clock.
         sender: notifies other processes.
@@ -88,11 +90,16 @@ class PostgresConnections:
         self._schema = StoreSchema(self._unlimited, self._sql, partitions)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
+        self._looking: asyncio.Task[bool] | None = None
         self.schema: Final = schema
-        self.partitions: Final = partitions
         self.locks: Final = FairBudget(connections * LOCKS_PER_CONNECTION)
         self.deadline: Final = CommitDeadline(applied_seconds)
         self.sender: Final = NotificationSender(self._notify)
+
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self._url
 
     @property
     def closes(self) -> int:
@@ -165,6 +172,22 @@ class PostgresConnections:
             yield pubsub
         finally:
             await pubsub.close()
+
+    async def exists(self) -> bool:
+        """Return whether the store was made. Calls at the same time, as of all partitions, look once.
+
+        Raises:
+            ApiError: 503, the server does not answer.
+        """
+        loop, looking = asyncio.get_running_loop(), self._looking
+        if looking is None or looking.done() or looking.get_loop() is not loop:
+            looking = self._looking = loop.create_task(self._look())
+        return await asyncio.shield(looking)
+
+    async def _look(self) -> bool:
+        with errors_as_503():
+            async with self.connected() as connection:
+                return bool(await connection.fetchval(self._sql(_EXISTS)))
 
     async def pool(self) -> asyncpg.Pool:
         """Return the pool of the running loop, with the tables of the store made.

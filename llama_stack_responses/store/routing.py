@@ -1,11 +1,11 @@
 """Where a row is: the tag of its key, and the partition of the tag.
 
-A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
-a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. What is kept of a
-user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. Batches,
-endpoints of webhooks, skills and refused requests get that tag in their ids, and so do the responses of the lines of
-batches; what a user has used has it at the end of its keys. A key with which users authenticate has the tag of its
-digits. A tag is in the partition of that number, modulo the number of partitions.
+A store in a cluster consists of partitions, one on PostgreSQL may, and a commit is atomic within one. All rows of a
+chain of responses and of a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin
+with. What is kept of a user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a
+team or a key. Batches, endpoints of webhooks, skills and refused requests get that tag in their ids, and so do the
+responses of the lines of batches; what a user has used has it at the end of its keys. A key with which users
+authenticate has the tag of its digits. A tag is in the partition of that number, modulo the number of partitions.
 Ids without a tag have the tag 0.
 """
 

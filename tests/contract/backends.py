@@ -18,7 +18,7 @@ from llama_stack.core.storage.kvstore.sqlite import SqliteKVStoreImpl
 from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
-from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.postgres import PostgresRecords, postgres_parts
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.sqlite import SqliteRecords
@@ -100,6 +100,11 @@ def _postgres(place: BackendLocation, clock: Clock) -> Records:
     return PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS, clock=clock)
 
 
+def _postgres_partitions(place: BackendLocation, clock: Clock) -> Records:
+    url = place.url_of("postgres")
+    return PartitionedRecords(postgres_parts(url, 8, schema=schema_of(place), timeout=SECONDS, clock=clock))
+
+
 def schema_of(place: BackendLocation) -> str:
     """Return a name that PostgreSQL accepts."""
     return f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
@@ -169,6 +174,11 @@ BACKENDS: Final = [
         _postgres,
         capabilities=("many_calls", "transactions", "notifications", "own_clock", "search"),
     ),
+    Backend(
+        "postgres-partitions",
+        _postgres_partitions,
+        capabilities=("many_calls", "transactions", "notifications", "own_clock"),
+    ),
     Backend("host-sqlite", _host_sqlite, capabilities=()),
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
@@ -177,5 +187,8 @@ EMBEDDED: Final = frozenset({"memory", "sqlite"})
 """The backends without a server or parts. Each test that can runs on them in every run; on the others it takes turns."""
 FIXED: Final = EMBEDDED | {"redis", "postgres"}
 """Those of tests with `every_store`. The host's take turns."""
-RELATED: Final = frozenset({"host-redis", "host-postgres"})
-"""Those that have the adapter of `host-sqlite`: only tests with `every_store` run on them."""
+RELATED: Final = frozenset({"host-redis", "host-postgres", "postgres-partitions"})
+"""Those that have the adapter of `host-sqlite`, or of `cluster` and `postgres`: only tests with `every_store` run on them.
+"""
+IN_PARTITIONS: Final = frozenset({"partitions", "cluster", "postgres-partitions"})
+"""Those with several partitions."""

@@ -10,7 +10,16 @@ from redis import Redis
 
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, RELATED, Backend, BackendLocation, Clock
+from tests.contract.backends import (
+    BACKENDS,
+    EMBEDDED,
+    FIXED,
+    IN_PARTITIONS,
+    RELATED,
+    Backend,
+    BackendLocation,
+    Clock,
+)
 from tests.contract.conversations import CREATED, TAGS
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.cluster import Cluster
@@ -50,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _tags(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give the responses of a test a tag if its store has several partitions, so that they are not in the first one."""
     backend = getattr(request.node, "callspec", None) and request.node.callspec.params.get("backend")
-    TAGS.append(5 if backend and backend.name in {"cluster", "partitions"} else 0)
+    TAGS.append(5 if backend and backend.name in IN_PARTITIONS else 0)
     yield
     TAGS.pop()
 

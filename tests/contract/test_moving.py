@@ -44,7 +44,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
 from llama_stack_responses.store.placement import Placement
 from llama_stack_responses.store.records import Delete, Ensure, Op, Put, Records, Snapshots, VersionIs, partitions_of
-from tests.contract.backends import BACKENDS, BackendLocation, Clock
+from tests.contract.backends import BACKENDS, IN_PARTITIONS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
 from tests.contract.test_usage import Server as UsageServer
 from tests.contract.test_usage import tokens
@@ -60,7 +60,13 @@ PAIRS: Final = [
     ("partitions", "sqlite"),
     *(
         pytest.param(*pair, marks=[pytest.mark.extended, pytest.mark.day(4)])
-        for pair in (("sqlite", "cluster"), ("cluster", "postgres"), ("redis", "cluster"), ("postgres", "redis"))
+        for pair in (
+            ("sqlite", "cluster"),
+            ("cluster", "postgres"),
+            ("redis", "cluster"),
+            ("postgres", "redis"),
+            ("postgres", "postgres-partitions"),
+        )
     ),
 ]
 
@@ -114,7 +120,7 @@ async def stores(
         for kind in (source, target):
             both.append(records := opened(kind, place, clock))
             stack.push_async_callback(records.close)
-        TAGS.append(5 if source in {"cluster", "partitions"} else 0)
+        TAGS.append(5 if source in IN_PARTITIONS else 0)
         stack.callback(TAGS.pop)
         yield both[0], both[1]
 

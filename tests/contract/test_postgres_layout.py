@@ -439,6 +439,7 @@ async def test_rows_are_found_by_indexes(place: BackendLocation, is_analyzed: bo
         assert len(scans) == whole.count("Scan using partition_") + whole.count("Scan Backward using partition_")
         assert len(scans) > 15
         assert [scan for scan in scans if not re.search(r"\b(key|id|expires_at|made_at)\b", scan[1])] == []
+        assert [scan for scan in scans if "partition = " not in scan[1]] == []
         assert not re.search(r"Sort Key: (partition_rows\.)?key\b", whole)
 
 

@@ -32,6 +32,7 @@ POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslm
         (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
         (CLUSTER | {"password": "secret", "partitions": 1}, PartitionedRecords),
         (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
+        (POSTGRES | {"partitions": 64}, PartitionedRecords),
         ({"type": "host"}, KeyValueRecords),
     ],
 )
@@ -57,6 +58,8 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
         (CLUSTER | {"url": "redis+sentinel://sesame/responses"}, "begins with redis://HOST"),
         (CLUSTER | {"prefix": "{a}"}, "prefix"),
         (CLUSTER | {"partitions": 12}, "the number of partitions is a power of two"),
+        (POSTGRES | {"partitions": 12}, "the number of partitions is a power of two"),
+        (POSTGRES | {"partitions": 2048}, "less than or equal to 1024"),
         (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "set the password as 'password'"),
         (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
         (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),
