@@ -204,8 +204,8 @@ class PostgresConnections:
         """Send what is due, and close the connections. The next call opens them again."""
         self._closes += 1
         await self.sender.close()
-        await self._schema.close()
         await self._local_pool.close(self._close_pool)
+        await self._schema.close()
 
     async def _close_pool(self, pool: asyncpg.Pool) -> None:
         await pool.close()

@@ -94,7 +94,7 @@ _PAUSE_SECONDS: Final = 5.0
 """Seconds for which others go on before the next try."""
 _POLL_SECONDS: Final = 0.2
 _CALL_SECONDS: Final = 2.0
-"""Maximum seconds for which a call waits for the change."""
+"""Seconds of a change for which calls wait."""
 _BEGUN_SECONDS: Final = 1.0
 """Seconds after which commits have their locks, or wait for them, that had called a function before it was replaced."""
 
@@ -121,18 +121,21 @@ class LayoutChange:
     ) -> None:
         self._connect, self._sql, self._state = connect, sql, state
         self._changing, self._ending = LoopTask(self._change), LoopTask(self._end)
+        self._began: float | None = None
         self._failure: ApiError | None = None
 
     async def made(self) -> None:
-        """Begin with the change, if it is not under way, and wait until it is made, but not for long.
+        """Begin with the change, if it is not under way, and wait until it is made, in its first seconds.
 
         Raises:
             ApiError: 503, it takes longer, and goes on; or it has failed, and nothing of it shows.
         """
-        self._failure = None
+        if self._began is None:
+            self._began, self._failure = asyncio.get_running_loop().time(), None
         self._changing.start()
         try:
-            async with asyncio.timeout(_CALL_SECONDS):
+            # Later calls do not wait: they would hold up those behind them.
+            async with asyncio.timeout_at(self._began + _CALL_SECONDS):
                 await self._changing.wait()
         except TimeoutError as error:
             raise ApiError(503, CHANGING, retry_after=5) from error
@@ -155,6 +158,8 @@ class LayoutChange:
                     await self._make(connection)
         except ApiError as error:
             self._failure = error
+        finally:
+            self._began = None
 
     async def _make(self, connection: asyncpg.Connection) -> None:
         loop = asyncio.get_running_loop()

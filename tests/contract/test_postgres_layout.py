@@ -108,7 +108,8 @@ class Store:
 
 
 @pytest.fixture
-async def store(place: BackendLocation) -> AsyncIterator[Store]:
+async def store(place: BackendLocation, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(postgres_layout_1, "_BEGUN_SECONDS", 0.0)
     made = Store(place.url_of("postgres"), schema_of(place))
     async with made.opened:
         former = await made.former()
@@ -123,7 +124,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a change try often, and calls wait for a moment only."""
     monkeypatch.setattr(postgres_layout_1, "_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(postgres_layout_1, "_CALL_SECONDS", 0.1)
-    monkeypatch.setattr(postgres_layout_1, "_BEGUN_SECONDS", 0.0)
 
 
 async def everything(records: PostgresRecords) -> dict[str, Record]:
@@ -177,6 +177,7 @@ async def test_golden_store_is_changed_without_loss(place: BackendLocation) -> N
             await until_found(store.is_whole)
 
 
+@pytest.mark.relatives
 @FORMS
 async def test_servers_of_layout_1_go_on_after_the_change(store: Store, is_early: bool) -> None:
     former, records = await store.former(is_early=is_early), store.server()
@@ -256,8 +257,11 @@ async def test_commits_of_both_versions_wait_for_each_other(store: Store) -> Non
         await waiting
 
 
-async def test_servers_of_both_versions_change_and_use_a_store_at_the_same_time(store: Store) -> None:
+async def test_servers_of_both_versions_change_and_use_a_store_at_the_same_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each acknowledged commit adds one to a version, so none is lost, and none is applied twice."""
+    monkeypatch.setattr(postgres_layout_1, "_BEGUN_SECONDS", 1.0)
     stop, made = asyncio.Event(), list[str]()
 
     async def work(commit: Callable[[list[Op], list[Condition]], Any], name: str) -> None:
@@ -291,6 +295,7 @@ async def _has(made: Collection[str], number: int) -> bool:
     return len(made) >= number
 
 
+@pytest.mark.relatives
 @FORMS
 async def test_commit_that_waits_for_the_change_in_the_former_function_is_applied_once(
     store: Store, is_early: bool
@@ -337,6 +342,7 @@ def dying(store: Store, statements: int) -> LayoutChange:
     return store.change(connected)
 
 
+@pytest.mark.relatives
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("statements", range(STEPS))
 async def test_change_of_a_killed_server_is_made_again(
