@@ -31,7 +31,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ..concurrency.tasks import LoopTask
+from ..concurrency.tasks import LoopTask, end_all
 from .connection_slots import ConnectionSlots, NotSent
 from .records import CLOSED
 from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
@@ -40,6 +40,8 @@ from .redis_errors import errors_as_503, is_moving
 _PORT: Final = 6379
 _MAX_REDIRECTS: Final = 8
 """How often a call is redirected before it waits a moment: while slots move, nodes may disagree about their owners."""
+_NEXT_SECONDS: Final = 0.2
+"""Time for a node's map of slots, after which another node is asked too."""
 _AWAY: Final = (ClusterDownError, RedisConnectionError, RedisTimeoutError)
 """Errors that say that a node is away, or that the map of slots is old."""
 
@@ -100,6 +102,7 @@ class ClusterConnections(Connections):
         self._is_old = True
         self._owners: dict[int, _Node] = {}
         self._suspect: _Node | None = None
+        self._silent: set[_Node] = set()
         self._failing: set[_Node | None] = set()
         self._unread: RedisError | None = None
         self._reading = LoopTask(self._read_map)
@@ -138,6 +141,7 @@ class ClusterConnections(Connections):
         client = self._client(await self._take_turn(held, call))
         result = await (_asking(client, command) if call.asked else command(client))
         self._failing.discard(call.node)
+        self._silent -= {call.node}
         return result
 
     async def _prepare_next_try(self, call: _Call, error: RedisError) -> None:
@@ -249,27 +253,53 @@ class ClusterConnections(Connections):
         """Read the map of slots again, and do not ask this node first, if the error says that the map is old."""
         if isinstance(error, _AWAY):
             self._suspect = node
+            if node and not isinstance(error, ClusterDownError):
+                self._silent.add(node)
             self._forget_map()
 
     def _forget_map(self) -> None:
         self._is_old, self._owners = True, {}
 
     async def _read_map(self) -> None:
-        """Ask one node after the other for the map of slots, until one has it."""
+        """Ask nodes for the map of slots until one has it: one more each moment, since those of a lost zone hang."""
         known = dict.fromkeys([*self._clients, *self._seeds])
-        for node in sorted(known, key=lambda each: each == self._suspect):
-            try:
-                answer = await self._client(node).execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
-            except RedisError as error:
-                self._unread = error
-                continue
-            if slots := list(_ranges(answer, node)):
-                self._map, self._owners, self._unread, self._is_old = slots, {}, None, False
-                # A call on a connection that is closed is made again.
-                current = {*self._seeds, *(each for part in slots for each in part.nodes)}
-                await self._close([each for each in self._clients if each not in current])
-                return
-        self._map = []
+        left = sorted(known, key=lambda each: (each in self._silent, each == self._suspect))
+        asked: dict[asyncio.Task[list[_Range]], _Node] = {}
+        try:
+            while left or asked:
+                if left:
+                    node = left.pop(0)
+                    asked[asyncio.create_task(self._ranges_of(node))] = node
+                done, _ = await asyncio.wait(
+                    asked, timeout=_NEXT_SECONDS if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for each in done:
+                    del asked[each]
+                    if slots := each.result():
+                        await self._take_map(slots)
+                        return
+            self._map = []
+        finally:
+            self._silent.update(asked.values())
+            await end_all(asked)
+
+    async def _ranges_of(self, node: _Node) -> list[_Range]:
+        """Return the map of slots that a node has; nothing if it does not answer."""
+        try:
+            answer = await self._client(node).execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        except RedisError as error:
+            self._unread = error
+            self._silent.add(node)
+            return []
+        self._silent.discard(node)
+        return list(_ranges(answer, node))
+
+    async def _take_map(self, slots: list[_Range]) -> None:
+        self._map, self._owners, self._unread, self._is_old = slots, {}, None, False
+        # A call on a connection that is closed is made again.
+        current = {*self._seeds, *(each for part in slots for each in part.nodes)}
+        self._silent &= current
+        await self._close([each for each in self._clients if each not in current])
 
     async def _close(self, nodes: Sequence[_Node]) -> None:
         for node in nodes:

@@ -14,6 +14,7 @@ from llama_stack_responses.store.connection_slots import NotSent
 from llama_stack_responses.store.redis_cluster import ClusterConnections, _Node, _parsed, _ranges
 from llama_stack_responses.store.redis_connections import Access
 from llama_stack_responses.store.redis_errors import NoAnswer
+from tests.support.waiting import LOOP_SECONDS
 
 
 def test_url_names_nodes_and_settings_of_all_connections() -> None:
@@ -112,3 +113,26 @@ async def test_address_is_found_while_others_forget_the_map(monkeypatch: pytest.
         monkeypatch.setattr(connections, "_client", lambda _: Told())
         address, _ = await asyncio.gather(connections.address("k"), later(turns, connections))
         assert address == "one:7000"
+
+
+async def test_map_comes_from_another_node_while_those_of_a_lost_zone_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Told:
+        def __init__(self, node: _Node) -> None:
+            self._host = node.host
+
+        async def execute_command(self, *_: str) -> object:
+            asked.append(self._host)
+            if self._host != "three":
+                await asyncio.Event().wait()
+            return [[0, 16383, [b"three", 7000, b"id", []]]]
+
+    access = Access("redis://one:7000,two:7000,three:7000", None, None, 60.0)
+    connections = ClusterConnections(asyncio.get_running_loop(), access, 1)
+    monkeypatch.setattr(connections, "_client", Told)
+    async with asyncio.timeout(LOOP_SECONDS):
+        assert await connections.address("k") == "three:7000"
+        assert asked == ["one", "two", "three"]
+        await connections.listener("k")
+    assert asked[3:] == ["three"], "a node that hangs is asked first again"
