@@ -43,9 +43,16 @@ def pasted_python(output: str) -> str:
 
 @pytest.mark.day(4)
 def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
-    """So do the lines that `make serve` prints, and the first steps of the quickstart; Ctrl-C ends it in one line."""
+    """The demo leaves no process running.
+
+    The lines that `make serve` prints work too, and the first steps of the quickstart; Ctrl-C ends it in one line.
+    """
     with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:
-        assert "resp_" in lines.run("make demo")
+        shown = lines.run("make demo")
+        assert "resp_" in shown
+        assert re.search(r"Look at the conversation at .*http://[^ ]+/ui", shown)
+        assert "Traceback" not in shown
+        assert started_with(f"STATE_DIR={terminal.env['STATE_DIR']}") == []
         child = lines.start("make serve")
         output = wait_for_line(child, LAST, READY_SECONDS)
     curl = re.search(r"^  curl .*\\\n.*$", output, re.MULTILINE)
@@ -60,6 +67,18 @@ def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Termin
     [after] = child.log.read_text().partition(LAST)[2].split("\n\n")[1:]
     assert after.splitlines()[0] == "Stopped."
     assert "Traceback" not in after
+
+
+def started_with(variable: str) -> list[str]:
+    """Return the commands of the running processes that were started with this variable."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (place / "environ").read_bytes().split(b"\0"):
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
 
 
 def run_program(terminal: Terminal, output: str) -> str:

@@ -40,13 +40,19 @@ PAINT: Final[Json] = {
 TOOL: Final = {"type": "function", "name": "paint", "description": "Paint it.", "parameters": PAINT, "strict": True}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all model servers."""
+    return tmp_path_factory.mktemp("servers")
+
+
 @pytest.fixture(
     scope="module",
     params=[pytest.param(name, marks=() if name in ON_BOTH else pytest.mark.one_host) for name in MODEL_SERVERS],
 )
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[ModelServer]:
     """A real model server."""
-    with MODEL_SERVERS[request.param](tmp_path_factory.mktemp("server")) as running:
+    with MODEL_SERVERS[request.param](folder) as running:
         yield running
 
 

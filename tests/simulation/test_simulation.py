@@ -56,12 +56,12 @@ KNOWN: Final = {
     "note applied twice": 271,
     "note of a primary": 118,
     "other partition unnoted": 101,
-    "repeated join": 39,
+    "repeated join": 228,
     "unseen partition": 7,
     "unsettled renewal": 23,
 }
 """Seeds of short schedules that found bugs when they were written down. They are tried first, since a search takes up to
-half a minute of the processor; it follows if they find nothing any more.
+half a minute of the processor; it follows if they find nothing any more, and what it finds is printed.
 """
 
 IN_BURSTS: Final = ("lost wake-up",)
@@ -147,8 +147,12 @@ def test_bug_put_in_on_purpose_is_found(name: str) -> None:
 
 @pytest.mark.whole_run  # up to a minute of the processor each
 @pytest.mark.parametrize("name", sorted(MUTATIONS.keys() - set(OFTEN)))
-def test_rarer_bug_put_in_on_purpose_is_found(name: str) -> None:
+def test_rarer_bug_put_in_on_purpose_is_found(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = partial(simulate, bursts=1.0) if name in IN_BURSTS else simulate
     run = partial(simulate, partitions=8, replicated=True) if name in IN_FAILOVERS else run
     with mutated(name):
-        assert failing(seeds_for(name), run) is not None
+        found = failing(seeds_for(name), run)
+    assert found is not None
+    if found.seed != KNOWN.get(name, found.seed):
+        with capsys.disabled():
+            print(f"\nsimulation: seed {found.seed} finds '{name}', seed {KNOWN[name]} no longer does")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from subprocess import run
+from tempfile import mkdtemp
 from typing import Final
 
 import httpx
@@ -75,11 +77,16 @@ type Started = AbstractContextManager[ModelServer]
 
 
 def tiny_model(folder: Path, template: Path | None = None) -> Path:
-    """Return a folder with a new model."""
-    target = folder / f"model-{template.stem if template else 'plain'}"
-    if not (target / "model.safetensors").exists():
-        command = [PYTHON, Path(__file__).with_name("tiny_model.py"), target, *([template] if template else [])]
+    """Return the model in a folder, where it is made once; with another chat template, a copy."""
+    plain = folder / "model-plain"
+    if not (plain / "model.safetensors").exists():
+        command = [PYTHON, Path(__file__).with_name("tiny_model.py"), plain]
         run(list(map(str, command)), check=True, env={**os.environ, **OFFLINE}, capture_output=True)
+    if template is None:
+        return plain
+    target = folder / f"model-{template.stem}"
+    shutil.copytree(plain, target, dirs_exist_ok=True)
+    shutil.copy(template, target / "chat_template.jinja")
     return target
 
 
@@ -135,14 +142,14 @@ def transformers_server(folder: Path) -> Iterator[ModelServer]:
         *(PYTHON.with_name("transformers"), "serve", model, "--host", "127.0.0.1", "--port", str(port)),
         *("--device", "cpu", "--dtype", "float32"),
     ]
-    with _serving(command, folder / "transformers.log", port, {}, "/health") as url:
+    with _serving(command, folder / f"transformers-{port}.log", port, {}, "/health") as url:
         yield ModelServer("transformers", url, str(model), forces_calls=False, forces_schemas=False)
 
 
 @contextmanager
 def llama_cpp_server(folder: Path) -> Iterator[ModelServer]:
     """Run llama.cpp's server with the small model of the demo."""
-    log = folder / "llama.log"
+    log = Path(mkdtemp(dir=folder)) / "llama.log"
     child = Child([sys.executable, "-m", "tests.support.llama_server", "0"], log=log, cwd=ROOT)
 
     def address() -> str | None:
@@ -161,7 +168,8 @@ def llama_cpp_server(folder: Path) -> Iterator[ModelServer]:
 def litellm_server(folder: Path) -> Iterator[ModelServer]:
     """Run LiteLLM's proxy in front of llama.cpp's server."""
     with llama_cpp_server(folder) as behind:
-        port, config = free_port(), folder / "litellm.yaml"
+        port = free_port()
+        config = folder / f"litellm-{port}.yaml"
         of_model = {"model": f"openai/{behind.model}", "api_base": behind.url, "api_key": "none"}
         key = f"sk-{token_hex(24)}"
         settings = {"litellm_settings": {"telemetry": False, "num_retries": 0}, "general_settings": {"master_key": key}}
@@ -170,7 +178,7 @@ def litellm_server(folder: Path) -> Iterator[ModelServer]:
         )
         command: list[str | Path] = [LITELLM, "--config", config, "--host", "127.0.0.1", "--port", str(port)]
         env = {"PATH": f"{LITELLM.parent}:{os.environ['PATH']}"}
-        with _serving(command, folder / "litellm.log", port, env, "/health/liveliness") as url:
+        with _serving(command, folder / f"litellm-{port}.log", port, env, "/health/liveliness") as url:
             yield ModelServer("LiteLLM", url, key=key)
 
 
@@ -181,4 +189,4 @@ MODEL_SERVERS: Final[Mapping[str, Callable[[Path], Started]]] = {
     "vllm": vllm_server,
     "vllm-mistral": vllm_mistral_server,
 }
-"""Starts each server in a folder."""
+"""Starts each server in a folder, which several servers can share: so the tiny model is made once."""

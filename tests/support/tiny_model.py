@@ -1,6 +1,6 @@
 """Write a tiny chat model with random weights: half a megabyte, in the format of Hugging Face.
 
-    .venv-model-servers/bin/python tests/support/tiny_model.py FOLDER [TEMPLATE.jinja]
+    .venv-model-servers/bin/python tests/support/tiny_model.py FOLDER
 
 It needs torch, tokenizers and transformers, and imports no neighbours. What the model writes has no meaning, but a real
 server reads its prompts, enforces its grammars and counts its tokens.
@@ -19,8 +19,8 @@ TEMPLATE = (
 """Takes messages of all roles, tool calls and tool messages."""
 
 
-def tokenizer(template: str) -> Any:
-    """Return a tokenizer of bytes with a chat template."""
+def tokenizer() -> Any:
+    """Return a tokenizer of bytes with the chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -32,7 +32,7 @@ def tokenizer(template: str) -> Any:
         [], trainers.BpeTrainer(vocab_size=300, special_tokens=list(SPECIAL), initial_alphabet=alphabet)
     )
     found = PreTrainedTokenizerFast(tokenizer_object=bare, bos_token="<s>", eos_token="<|im_end|>", pad_token="<pad>")
-    found.chat_template = template
+    found.chat_template = TEMPLATE
     return found
 
 
@@ -42,8 +42,7 @@ def main() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = Path(sys.argv[1])
-    template = Path(sys.argv[2]).read_text() if len(sys.argv) > 2 else TEMPLATE
-    words = tokenizer(template)
+    words = tokenizer()
     words.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
