@@ -325,6 +325,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, Compose, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     "docs/guides/backup.md, Move a store while it is used, sh": "test_moving.py runs these commands",
     "docs/guides/cluster.md, Beyond one machine, console": "six nodes; test_cluster_template.py starts the same",
+    "docs/guides/cluster.md, PostgreSQL on several machines, sql": "needs a distributed PostgreSQL: the page says that this is untested",
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
     "docs/guides/cold-responses.md, Responses in an object store, yaml": "tests/unit/features/cold/test_settings.py reads it",
     "docs/guides/webhooks.md, For all users, yaml": "tests/unit/features/webhooks/test_settings.py reads it",
