@@ -142,15 +142,15 @@ async def measure(records: Records, size: Callable[[], int], folder: Path, filli
     empty = size()
     last = await fill(cold.archive, filling)
     hot = size() - empty
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     packing = Packing(records, cold.objects, AFTER, keep_seconds=0)
     await pack(packing, cold)
-    packing_seconds = time.perf_counter() - began
+    seconds = {"seconds": time.perf_counter() - began, "processor": time.process_time() - worked}
     packed = size() - empty
     read = last[:: max(1, int(1 / share))]
     back = await timed(cold.archive, read)
     found: Json = {"hot": hot, "packed": packed, "touched": size() - empty, "objects": await cold.stored()}
-    found |= {"back": back, "again": await timed(cold.archive, read), "seconds": packing_seconds}
+    found |= {"back": back, "again": await timed(cold.archive, read), **seconds}
     await records.close()
     return found
 
@@ -209,7 +209,10 @@ def main() -> None:
     for store in options.stores:
         with tempfile.TemporaryDirectory() as folder, opened(store, Path(folder)) as (records, size):
             found = asyncio.run(measure(records, size, Path(folder), filling, options.share))
-        sys.stderr.write(f"{store}: packed in {found['seconds']:.0f} s, {len(found['objects'])} objects\n")
+        sys.stderr.write(
+            f"{store}: packed in {found['seconds']:.0f} s, {found['processor']:.1f} s of a processor, "
+            f"{len(found['objects'])} objects\n"
+        )
         rows.append(row_of(store, filling, found))
     heads = ["bytes of a chain", "without", "packed", f"and {options.share:.0%} read", "share", "in the object store"]
     sys.stdout.write(markdown_table([*heads, "ms to read a packed one", "ms once more"], rows))

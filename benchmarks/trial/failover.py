@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import asyncpg
+from redis import Redis
 
 from benchmarks.trial.load import Load
 from benchmarks.trial.outcome import Outcome
@@ -18,6 +19,7 @@ from tests.support.postgres import Postgres, Standby
 from tests.support.sentinel import Sentinel
 from tests.support.stack import LiveStack
 from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ def _redis(trial: Trial) -> Iterator[Pair]:
         Valkey(folder / "second", "--replicaof", "127.0.0.1", str(first.port)) as second,
         Sentinel(folder / "sentinel", first) as sentinel,
     ):
+        # A replica that has copied nothing yet would be promoted too.
+        with Redis.from_url(second.url) as replica:
+            wait_until(lambda: replica.info("replication")["master_link_status"] == "up")
         yield Pair(first, second, sentinel.environment, "replica promoted by Sentinel")
 
 
