@@ -679,7 +679,7 @@ def test_deletion_of_a_user_goes_on_beside_a_file_that_the_host_cannot_delete(
     assert "deleted files 2" in " ".join(told.out.split())
     assert f"The host could not delete the file {stuck} (IsADirectoryError). All else is deleted." in told.err
     assert [users["erin"].http.get(f"/files/{each}").status_code for each in (first, stuck, last)] == [404, 200, 404]
-    assert users["erin"].get(f"/{answer['id']}").status_code == 404
+    assert users["erin"].get(f"/{answer['id']}").status_code == 404, (answer, told.out)
     content.rmdir()
     assert main(command) == 0
     assert users["erin"].http.get(f"/files/{stuck}").status_code == 404
