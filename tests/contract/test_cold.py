@@ -567,7 +567,7 @@ async def test_what_is_missing_costs_no_further_call(cold: ColdStore, clock: Clo
     await pack(cold, clock)
     proxy = CountingProxy(cold.hot)
     keys = ["r/none", "i/none", f"r/{made[0].response['id']}", "n/none", f"r/{made[-1].response['id']}"]
-    assert list(await PagedRecords(proxy).get_many(keys)) == [keys[2], keys[4]]
+    assert set(await PagedRecords(proxy).get_many(keys)) == {keys[2], keys[4]}
     assert proxy.reads == 1
 
 

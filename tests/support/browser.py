@@ -51,6 +51,9 @@ const { createReadStream, createWriteStream } = require("fs");
 require("stream").pipeline(createReadStream(from), require("zlib").createBrotliDecompress(), createWriteStream(to), (e) => { if (e) throw e; });
 """
 
+_END_TRANSITIONS: Final = """() => {
+  for (const each of document.getAnimations()) if (each instanceof CSSTransition) each.finish()
+}"""
 _AXE: Final = "() => axe.run(document, {resultTypes: ['violations'], rules: {'target-size': {enabled: true}}})"
 
 type Json = dict[str, Any]
@@ -196,6 +199,8 @@ class BrowserPage:
         self.page.evaluate((MODULES / "axe-core" / "axe.min.js").read_text())
         # Otherwise what the bar at the top covers in part would count as too small.
         self.page.evaluate("() => scrollTo(0, 0)")
+        # Between two colour schemes, a background would have a colour of neither.
+        self.page.evaluate(_END_TRANSITIONS)
         found: Json = self.page.evaluate(_AXE)
         return [
             f"{one['id']}: {one['nodes'][0]['html'][:300]} {one['nodes'][0]['failureSummary'][:300]}"
