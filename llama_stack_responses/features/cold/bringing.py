@@ -95,14 +95,13 @@ class Bringing:
             raise ApiError(503, "This content is in the object store of the setting 'archive', which is not set here.")
         try:
             data = await self._objects.read(place.object, at, size)
-            rows = await in_thread(opened, data, chain.key, number)
+            return await in_thread(opened, data, chain.key, number)
         except UnreadableError as error:
             # Each page of a list may read it again.
             if self._reported.get(place) != error.message:
                 self._reported.set(place, error.message)
                 logger.error("a chain in the object store cannot be read: %s: %s", place.key, error)
             raise
-        return rows
 
     async def _once(self, place: Place) -> None:
         """Bring a chain back; if another call does, wait for that."""

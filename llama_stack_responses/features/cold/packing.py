@@ -503,17 +503,18 @@ class Packing(Periodic):
         """Delete what is due in one partition, for half of the time."""
         start, end = RELEASES, after_prefix(RELEASES)
         while start < end:
-            rows, start, begin = *await self._rows_due(number, own, now, start), start
+            rows, until = await self._next_rows(number, own, now, start)
             await Settling(self._records).settle(rows)
-            async for page in self._releases(number, own, begin, start):
+            async for page in self._releases(number, own, start, until):
                 for some in batched(taking(await in_thread(_due, page, now, rows)), _COMMITTED):
                     async with half_of_the_time():
                         await self._let_go(number, some)
+            start = until
 
-    async def _rows_due(
+    async def _next_rows(
         self, number: int, own: Set[Share], now: float, start: str
     ) -> tuple[dict[Place, Sequence[str]], str]:
-        """Return the keys of the rows of chains of which something is due, and where the next ones begin."""
+        """Return the keys of the rows of the next chains whose releases are due, and where those behind them begin."""
         rows, count = dict[Place, Sequence[str]](), 0
         async for page in self._releases(number, own, start, after_prefix(RELEASES)):
             of_page = await in_thread(_rows_due, page, now)
