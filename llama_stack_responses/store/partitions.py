@@ -421,8 +421,7 @@ class PartitionedRecords:
         for number, last in list(self._last_tags.items()):
             server = self.server_of(number) or last.server
             is_same = server == (last.server or server)
-            ops = list(dict.fromkeys(last.ops))
-            if is_same or await self._try(number, partial(self._parts[number].commit, ops)):
+            if is_same or await self._try(number, partial(self._parts[number].commit, list(dict.fromkeys(last.ops)))):
                 last.server = server
 
     async def _try(self, number: int, write: Callable[[], Awaitable[None]]) -> bool:
