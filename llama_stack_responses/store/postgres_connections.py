@@ -63,6 +63,7 @@ class PostgresConnections:
 
     Attributes:
         schema: the schema that holds the tables.
+        sql: returns a statement with the name of the schema filled in.
         locks: the locks that the commits of this process may hold: no more than fit in the server's lock table.
         deadline: what is known of the server's clock.
         sender: notifies other processes.
@@ -86,8 +87,8 @@ class PostgresConnections:
         self._connections, self._timeout, self._pubsub_silence = connections, timeout, pubsub_silence
         self._id = secrets.token_hex(8)
         self._slots = shared_connections(connections)  # users take turns, which they do not in the pool
-        self._sql = cache(partial(_sql, schema))
-        self._schema = StoreSchema(self._unlimited, self._sql, partitions)
+        self.sql: Final[Callable[[str], str]] = cache(partial(_sql, schema))
+        self._schema = StoreSchema(self._unlimited, self.sql, partitions)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
         self._looking: asyncio.Task[bool] | None = None
@@ -117,7 +118,7 @@ class PostgresConnections:
         Raises:
             ApiError: as from `run`.
         """
-        return await self.run(lambda pool: pool.fetch(self._sql(sql), *arguments))
+        return await self.run(lambda pool: pool.fetch(self.sql(sql), *arguments))
 
     async def run[Result](self, call: Callable[[asyncpg.Pool], Awaitable[Result]]) -> Result:
         """Run a call with the pool, as soon as a connection is free; again while the server is unreachable.
@@ -143,10 +144,6 @@ class PostgresConnections:
                 raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
         raise AssertionError("the last attempt returns or raises")
-
-    def sql(self, sql: str) -> str:
-        """Return a statement with the name of the schema filled in."""
-        return self._sql(sql)
 
     @asynccontextmanager
     async def connected(self, **settings: Any) -> AsyncIterator[asyncpg.Connection]:
@@ -187,7 +184,7 @@ class PostgresConnections:
     async def _look(self) -> bool:
         with errors_as_503():
             async with self.connected() as connection:
-                return bool(await connection.fetchval(self._sql(_EXISTS)))
+                return bool(await connection.fetchval(self.sql(_EXISTS)))
 
     async def pool(self) -> asyncpg.Pool:
         """Return the pool of the running loop, with the tables of the store made.
