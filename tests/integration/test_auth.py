@@ -573,14 +573,15 @@ def test_websocket_with_revoked_or_reassigned_token_is_401(
     guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token is checked again for requests on an open connection, which keeps its user."""
-    with WebSocketClient(guarded, "token-of-carol") as websocket, Wire(guarded, token="token-of-carol") as wire:
+    monkeypatch.setitem(USERS, "revoked-token", USERS["token-of-carol"])
+    with WebSocketClient(guarded, "revoked-token") as websocket, Wire(guarded, token="revoked-token") as wire:
         websocket.ask(model="local/echo", input="x")
         mine = websocket.response()
-        monkeypatch.setitem(USERS, "token-of-carol", USERS["token-of-bob"])
+        monkeypatch.setitem(USERS, "revoked-token", USERS["token-of-bob"])
         wait_until(lambda: wire.get(f"/{mine['id']}").status_code == 404)
         websocket.ask(model="local/echo", input="x")
         assert websocket.error()["status"] == 401
-        monkeypatch.delitem(USERS, "token-of-carol")
+        monkeypatch.delitem(USERS, "revoked-token")
         wait_until(lambda: wire.get("").status_code == 401)
         websocket.ask(model="local/echo", input="x")
         assert websocket.error()["status"] == 401
@@ -590,16 +591,16 @@ def test_websocket_with_revoked_or_reassigned_token_is_401(
 def test_auth_service_is_not_asked_for_each_request(
     guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over HTTP and on a WebSocket, at once."""
-    monkeypatch.setitem(USERS, "token-of-erin", USERS["token-of-bob"])
+    """Over HTTP and on a WebSocket, at once. No other test has the token: what the server keeps would reach into it."""
+    monkeypatch.setitem(USERS, "other-token-of-bob", USERS["token-of-bob"])
     began = time.monotonic()
-    with Wire(guarded, "token-of-erin") as wire, WebSocketClient(guarded, "token-of-erin") as websocket:
+    with Wire(guarded, "other-token-of-bob") as wire, WebSocketClient(guarded, "other-token-of-bob") as websocket:
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: wire.get(f"/{UNKNOWN}").status_code, range(40)))
         websocket.ask(model="local/echo", input="x")
         assert output_text(websocket.response())
     assert answers == [404] * 40
-    asked = sum(each["token"] == "token-of-erin" for each in ASKED)
+    asked = sum(each["token"] == "other-token-of-bob" for each in ASKED)
     assert 1 <= asked <= 1 + (time.monotonic() - began) / KEPT_SECONDS
 
 
