@@ -39,6 +39,9 @@ A seed decides everything: ids, jitter, delays, faults, and what runs next. The 
     make simulate SIMULATION="--from 0 --count 5000"
     make simulate SIMULATION="--from 0 --count 500 --partitions 8"     # on a store with partitions
     make simulate SIMULATION="--from 0 --count 500 --partitions 8 --failovers"     # whose primaries die
+    make simulate SIMULATION="--from 0 --count 500 --packing"     # of servers that pack idle responses (`packing.py`)
+
+Many seeds are divided among processes, one for each core (`many.py`).
 
 With partitions, a claim that the store applies after a renewal of the same lease cuts that short, until the next one.
 

@@ -6,6 +6,7 @@ replica takes its place: commits that it lacks are undone, as if they had never 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,12 @@ class Part(MemoryRecords):
                 self._add(key, ANONYMOUS.identity, before)
 
         return put_back
+
+    def is_filled(self, start: str, end: str) -> bool:
+        """Return whether a range has a row. Most are asked of partitions that have none there."""
+        now = self._world.now
+        first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
+        return any(self._live(key, now) for key in self._keys[first:last])
 
     # Replicas.
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Seq
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
@@ -184,10 +185,7 @@ class RemoteRecords(Records):
         return await self._call(lambda: at_once(read()))
 
     async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
-        def read() -> list[bool]:
-            return [bool(at_once(self._part.range(*each, limit=1))) for each in ranges]
-
-        return await self._call(read)
+        return await self._call(lambda: list(starmap(self._part.is_filled, ranges)))
 
     async def ranges(
         self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False

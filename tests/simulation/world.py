@@ -58,6 +58,7 @@ class World:
         self._events: list[tuple[float, int, Process | None, Callable[[], object] | asyncio.Handle]] = []
         self.active: dict[Process, None] = {}
         self._count = self._steps = 0
+        self._running: Process | None = None
 
     def log(self, who: str, what: str) -> None:
         """Add a line to the trace."""
@@ -79,27 +80,37 @@ class World:
         Raises:
             Endless: it takes too many steps.
         """
-        while not done():
-            for _ in range(_BETWEEN):
-                if not self._step(until):
-                    return done()
-            self._steps += _BETWEEN
-            if self._steps > _MOST_STEPS:
-                raise Endless(f"the schedule has not ended after {_MOST_STEPS} steps")
-        return True
+        try:
+            while not done():
+                for _ in range(_BETWEEN):
+                    if not self._step(until):
+                        return done()
+                self._steps += _BETWEEN
+                if self._steps > _MOST_STEPS:
+                    raise Endless(f"the schedule has not ended after {_MOST_STEPS} steps")
+            return True
+        finally:
+            self.enter(None)
+
+    def enter(self, process: Process | None) -> None:
+        """Let asyncio take a process for the one that runs; None for none. Most steps are of the one before."""
+        if process is not self._running:
+            self._running = process
+            events._set_running_loop(process)
+            sys.set_asyncgen_hooks(firstiter=None, finalizer=process and process.finalize)
 
     def _step(self, until: float) -> bool:
         """Run a process once, or go on to what is next; return False if that is after `until`."""
-        if self.active:
-            runnable = [each for each in self.active if each.paused_until <= self.now]
-            if runnable:
-                (runnable[0] if len(runnable) == 1 else self.random.choice(runnable)).run_once()
-                return True
+        now = self.now
+        if self.active and (runnable := [each for each in self.active if each.paused_until <= now]):
+            (runnable[0] if len(runnable) == 1 else self.random.choice(runnable)).run_once()
+            return True
         if not self._events or self._events[0][0] > until:
-            self.now = max(self.now, until)
+            self.now = max(now, until)
             return False
         when, _, process, call = heappop(self._events)
-        self.now = max(self.now, when)
+        if when > now:
+            self.now = when
         if process is None:
             assert not isinstance(call, asyncio.Handle)
             call()
@@ -114,6 +125,7 @@ class World:
         self._events.clear()
         for each in self.processes:
             each.bury()
+        self.enter(None)
 
 
 _EventLoop: Any = asyncio.AbstractEventLoop
@@ -189,21 +201,15 @@ class Process(_EventLoop):  # type: ignore[misc]
 
     def run_once(self) -> None:
         """Run what is ready now."""
-        hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
-        events._set_running_loop(self)
-        try:
-            for _ in range(len(self._ready)):
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
-                if not self._ready:
-                    break
-        finally:
-            if not self._ready:
+        self.world.enter(self)
+        ready = self._ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+            if not ready:  # also if it was killed
                 self.world.active.pop(self, None)
-            events._set_running_loop(None)
-            sys.set_asyncgen_hooks(*hooks)
+                return
 
     def bury(self) -> None:
         """End all tasks. Nothing that they do on the way reaches anyone."""
@@ -224,7 +230,8 @@ class Process(_EventLoop):  # type: ignore[misc]
         self._tasks.clear()
         self._ready.clear()
 
-    def _finalize(self, generator: Any) -> None:
+    def finalize(self, generator: Any) -> None:
+        """Close an asynchronous generator that nobody reads any more."""
         self.ready(lambda: self.create_task(generator.aclose()))
 
     # What asyncio asks of an event loop.

@@ -1,0 +1,54 @@
+"""The schedules of many seeds, in several processes side by side."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+
+from tests.simulation.mutations import mutated
+from tests.simulation.simulation import Outcome
+
+_kept = ExitStack()
+"""What lasts until a process ends."""
+
+
+def outcomes_of(
+    seeds: Iterable[int], run: Callable[[int], Outcome], *, bug: str | None, processes: int
+) -> Iterator[Outcome]:
+    """Yield what comes of the schedule of each seed, in their order.
+
+    Args:
+        run: runs the schedule of a seed; can be pickled.
+        bug: put in first, of `MUTATIONS`.
+        processes: how many run schedules.
+
+    Raises:
+        BrokenProcessPool: a process was killed.
+    """
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (bug,))
+    try:
+        with _interrupts_held_back():  # the processes go on until they are told to end
+            outcomes = pool.map(run, seeds)
+        yield from outcomes
+    finally:
+        # Up to Python 3.12, a second Ctrl-C while it waits would leave the processes behind.
+        with _interrupts_held_back():
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block. What is started within it never gets one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(bug: str | None) -> None:
+    if bug:
+        _kept.enter_context(mutated(bug))
