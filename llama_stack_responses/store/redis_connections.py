@@ -20,7 +20,7 @@ from .commit_deadline import CommitDeadline
 from .connection_slots import ConnectionSlots
 from .redis_errors import errors_as_503
 from .redis_packing import packed_by_hiredis
-from .redis_sentinel import is_sentinel, primary_of, sentinel_pool
+from .redis_sentinel import is_sentinel, pools_of_sentinels, primary_of, sentinel_pool
 from .redis_tls import TlsContexts
 
 MAX_RETRIES: Final = 8
@@ -159,7 +159,10 @@ class ServerConnections(Connections):
         access = self._access
         settings |= access.settings
         if is_sentinel(access.url):
-            return self._prepared(sentinel_pool(access.url, access.sentinel_password, **settings))
+            pool = sentinel_pool(access.url, access.sentinel_password, **settings)
+            for each in pools_of_sentinels(pool):
+                self._prepared(each)
+            return self._prepared(pool)
         return self._prepared(BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings))
 
 

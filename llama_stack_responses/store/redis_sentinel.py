@@ -27,8 +27,8 @@ def is_sentinel(url: str) -> bool:
 class _Pool(SentinelConnectionPool):
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)
-        for client in self.sentinel_manager.sentinels:
-            await client.connection_pool.disconnect(inuse_connections)
+        for pool in pools_of_sentinels(self):
+            await pool.disconnect(inuse_connections)
 
 
 def sentinel_pool(url: str, sentinel_password: str | None, **settings: Any) -> ConnectionPool:
@@ -37,14 +37,14 @@ def sentinel_pool(url: str, sentinel_password: str | None, **settings: Any) -> C
     Args:
         url: as above.
         sentinel_password: the password of the Sentinels, if they need one.
-        settings: settings of each connection, and of the pool.
+        settings: settings of each connection, and of the pool, unless the URL has others.
     """
     parts = urlsplit(url)
     user, _, nodes = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
     scheme = parts.scheme.removesuffix(_SUFFIX)
     of_primary = f"{scheme}://{user}{'@' if user else ''}primary/{database or 0}?{parts.query}"
-    known: dict[str, Any] = {**parse_url(of_primary), **settings}
+    known: dict[str, Any] = {**settings, **parse_url(of_primary)}
     for name in ("host", "port", "connection_class"):
         known.pop(name, None)
     # The pool tries again as a whole; of its own, the `redis` package would try each Sentinel again for seconds.
@@ -57,6 +57,12 @@ def sentinel_pool(url: str, sentinel_password: str | None, **settings: Any) -> C
     sentinel = Sentinel(watchers, sentinel_kwargs=once | timeouts | secret | encrypted)  # type: ignore[no-untyped-call]
     of_pool = {"ssl": True} if encrypted else {}
     return _Pool(service, sentinel, **known, **of_pool)  # type: ignore[no-untyped-call]
+
+
+def pools_of_sentinels(pool: ConnectionPool) -> list[ConnectionPool]:
+    """Return the connections to the Sentinels themselves, of what `sentinel_pool` has returned."""
+    assert isinstance(pool, SentinelConnectionPool)
+    return [client.connection_pool for client in pool.sentinel_manager.sentinels]
 
 
 def primary_of(redis: Redis) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Notify, Put, Records
 from llama_stack_responses.store.redis import RedisRecords
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, contexts_noted
 from tests.support.postgres import Postgres, Standby
 from tests.support.relay import Relay
 from tests.support.sentinel import Sentinel
@@ -127,7 +128,11 @@ def watched_with_tls(folder: Path) -> Iterator[WatchedPair]:
             yield WatchedPair(first, second, before_sentinel, url)
 
 
-async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promoted_replica(tmp_path: Path) -> None:
+async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promoted_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts of connections, also of those to the Sentinel, are not made in the event loop."""
+    threads = contexts_noted(monkeypatch)
     with watched_with_tls(tmp_path) as pair:
         records = RedisRecords(pair.url, password=PASSWORD, sentinel_password=OF_SENTINEL)
         await records.commit([Put("before", b"1")])
@@ -137,6 +142,8 @@ async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promot
         found = await records.get_many(["before", "after"])
         assert {key: record.value for key, record in found.items()} == {"before": b"1", "after": b"2"}
         await records.close()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.relatives

@@ -6,12 +6,11 @@ The servers in the wheels were built without TLS, so a relay speaks it for them.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -20,7 +19,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Put, Records
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, contexts_noted
 from tests.support.cluster import OneNode
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -132,16 +131,10 @@ async def test_connections_share_a_context_that_a_thread_makes(
     kind: str, server: DatabaseServer, ours: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making one for each would hold up the event loop: it reads all authorities that the machine trusts."""
-    make, threads = ssl.create_default_context, list[int]()
-
-    def noted(*given: Any, **named: Any) -> ssl.SSLContext:
-        threads.append(threading.get_ident())
-        return make(*given, **named)
-
     with relayed(kind, server, ours) as relay:
         opened = records(kind, relay.port, ours)
         await opened.get_many(["a"])
-        monkeypatch.setattr(ssl, "create_default_context", noted)
+        threads = contexts_noted(monkeypatch)
         await asyncio.gather(*(opened.get_many(["a"]) for _ in range(8)))
         assert relay.served > 4
         assert threads == []

@@ -1,11 +1,13 @@
 """Certificates for tests, created with trustme: an authority, a server on 127.0.0.1 and for names, and a client."""
 
 import ssl
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import pytest
 import trustme
 
 
@@ -39,3 +41,15 @@ class Certificates:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(self.path("ca.pem"))
         return context
+
+
+def contexts_noted(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the thread of each context that a client makes from now on."""
+    make, threads = ssl.create_default_context, list[int]()
+
+    def noted(*given: Any, **named: Any) -> ssl.SSLContext:
+        threads.append(threading.get_ident())
+        return make(*given, **named)
+
+    patch.setattr(ssl, "create_default_context", noted)
+    return threads
