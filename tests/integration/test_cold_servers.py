@@ -20,7 +20,6 @@ from llama_stack_responses.features.cold.prefixes import CHAINS
 from llama_stack_responses.features.cold.rows import Chain
 from llama_stack_responses.jobs.served_partitions import living_workers
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import assistant, response, user
 from tests.support.cluster import Cluster
@@ -62,20 +61,19 @@ def packed_by(folder: Path, name: str) -> list[str]:
 
 
 async def stored(records: Records, first: int) -> dict[str, str]:
-    """Store a chain of two old responses for each of some users; return the users of the responses."""
+    """Store two old responses for each of some users; return the users of the responses.
+
+    None continues another one, which a server may have packed by then: such a response stays longer.
+    """
     archive, created = Archive(records), int(await records.now() - 2 * AFTER)
     found = {}
     for number in range(first, first + USERS):
         owner = Owner(f"user {number}")
-        base: StoredResponse | None = None
         tag = archive.placement.of_owner(owner)
         for turn in range(2):
             made = response(assistant(f"answer {turn}"), id=new_id("resp", tag), created_at=created + turn)
-            made["previous_response_id"] = base and base.response["id"]
             asked = user(f"question {number} {turn}")
-            await archive.save(made, owner=owner, base=base.history if base else None, input_items=[asked])
-            base = await archive.load(made["id"])
-            assert base
+            await archive.save(made, owner=owner, base=None, input_items=[asked])
             found[made["id"]] = owner.principal
     return found
 
