@@ -156,7 +156,7 @@ async def test_rows_of_layout_1_are_read_with_their_versions_and_ends(store: Sto
 
 
 async def test_golden_store_is_changed_without_loss(place: BackendLocation) -> None:
-    for path in golden_files("postgres.json.xz"):
+    for path in golden_files("postgres-layout-1.json.xz"):
         schema = schema_of(place)
         dump = "".join(
             line

@@ -6,6 +6,8 @@ writes those of this version, before its tag: it starts the host on each store, 
 kills the server while background responses wait and run, and writes `<store>.json.xz`: the answers, and the store as it
 was left. It also writes the rows of `tests/contract/golden.py`, a backup file, and the package itself, which later
 versions run beside theirs on one store.
+
+`postgres-layout-1.json.xz` stays as it is: servers kept such rows before the partition was a part of their keys.
 """
 
 from __future__ import annotations
