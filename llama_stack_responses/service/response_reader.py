@@ -23,12 +23,13 @@ from ..jobs.direct_delivery import DirectClient
 from ..store.archive import Archive
 from ..store.loaded_response import StoredResponse
 from ..store.records import NoRoom
+from ..store.response_loader import ResponsePage
 from ..store.running_response import RunningResponse
 from ..stream.events import TERMINAL, Event
 from .shared_replays import Replays
 
 _MOVED: Final = 2
-"""Responses that are read at a time where they were moved to: each may be held as a whole."""
+"""Requests that read responses at a time where these were moved to: what each has read last is held as a whole."""
 
 
 class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
@@ -43,8 +44,8 @@ class ResponseReader:
         history_reader: reads their histories.
         jobs: the detached responses.
         access: the identity and permissions of the caller.
-        reader_of_moved: returns what reads one response at the place where it was moved to, if the store has no room
-            to bring it back.
+        reader_of_moved: returns what reads, for one request, responses at the place where they were moved to, if the
+            store has no room to bring them back.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ResponseReader:
         return (await self.find(response_id, "read", hold)).response
 
     async def _read[Found](self, read: Callable[[ResponseReader], Awaitable[Found]]) -> Found:
-        """Return what is read of a response; if the store has no room for it, it is read where it was moved to."""
+        """Return what is read of responses, where they were moved to if the store has no room for them."""
         try:
             return await read(self)
         except NoRoom:
@@ -175,10 +176,13 @@ class ResponseReader:
         Args:
             hold: called with the bytes of what is read, before it is decoded; it may raise.
         """
-        page = await self._archive.list(
-            self._access.current_user(), limit=limit, after=after, order=order, model=model, hold=hold
-        )
-        inputs = await self._archive.own_inputs(page.items, hold)
+
+        async def read(reader: ResponseReader) -> tuple[ResponsePage, Sequence[Sequence[Json]]]:
+            owner, archive = self._access.current_user(), reader._archive
+            page = await archive.list(owner, limit=limit, after=after, order=order, model=model, hold=hold)
+            return page, await archive.own_inputs(page.items, hold)
+
+        page, inputs = await self._read(read)
         current = [await self._current(stored) for stored in page.items[: len(inputs)]]
         responses = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
         cut = len(inputs) < len(page.items)

@@ -10,6 +10,7 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.cold import units
+from llama_stack_responses.items.listed_items import Page
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.loaded_response import StoredResponse
@@ -40,6 +41,10 @@ async def shown(impl: OpenAIResponsesImpl, response_id: str) -> tuple[object, ob
     return await impl.reader.retrieve(response_id), items
 
 
+async def listed(impl: OpenAIResponsesImpl) -> Page:
+    return await impl.reader.list(limit=100, after=None, order="asc", model=None)
+
+
 @pytest.mark.parametrize("store", [chain, with_pictures])
 async def test_response_is_shown_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Callable[[Archive, int], Awaitable[list[StoredResponse]]]
@@ -52,11 +57,12 @@ async def test_response_is_shown_where_it_is(
     config = ResponsesConfig(retention_days=None)
     impl = server(cold.records, FakeInference(), SingleUserAccess(ALICE), config=config)
     made = [each.response["id"] for each in await store(cold.archive, 3)]
-    before = [await shown(impl, each) for each in made]
+    before, list_before = [await shown(impl, each) for each in made], await listed(impl)
     await cold.packing.work()
     assert await cold.packed() == set(made)
     records.is_full = True
     assert [await shown(impl, each) for each in made] == before
+    assert await listed(impl) == list_before
     assert await cold.packed() == set(made)
     with pytest.raises(ApiError, match="no room"):
         await impl.reader.find(made[-1], "update")
