@@ -14,7 +14,7 @@ from typing import Final
 
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Op, writes_of
+from llama_stack_responses.store.records import Condition, Conflict, Op, Record, writes_of
 from tests.simulation.faults import Faults
 from tests.simulation.world import World
 
@@ -127,11 +127,37 @@ class Part(MemoryRecords):
 
         return put_back
 
+    # Reads, without the coroutines of `Records`: a schedule has thousands.
+
+    def rows(
+        self, start: str, end: str, limit: int, *, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        """Return what `range` does."""
+        return self._range(start, end, limit, reverse=reverse, max_bytes=max_bytes)
+
+    def found(self, keys: Sequence[str], max_bytes: int | None = None) -> dict[str, Record]:
+        """Return what `get_many` does."""
+        return self._read(keys, max_bytes)
+
     def is_filled(self, start: str, end: str) -> bool:
         """Return whether a range has a row. Most are asked of partitions that have none there."""
         now = self._world.now
         first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
         return any(self._live(key, now) for key in self._keys[first:last])
+
+    def swept(self, now: float) -> int:
+        """Do what `sweep` does."""
+        return self._sweep(now)
+
+    def check(self, conditions: Sequence[Condition]) -> None:
+        """Check the conditions of a commit.
+
+        Raises:
+            Conflict: some do not hold.
+        """
+        now = self._world.now
+        if failed := [each for each in conditions if not self._holds(each, now)]:
+            raise Conflict(failed)
 
     # Replicas.
 

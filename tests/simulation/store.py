@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -73,16 +73,6 @@ class Commit:
     conditions: Sequence[Condition]
 
 
-def at_once[Result](work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine that does not wait."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-    raise AssertionError("the records in memory have waited")
-
-
 class SharedStore:
     """The store of all servers.
 
@@ -113,7 +103,7 @@ class SharedStore:
             self.world.log(who, "refused: a commit that was given up")
             return
         try:
-            at_once(part.commit((), conditions))
+            part.check(conditions)
         except Conflict as conflict:
             if self.world.traced:
                 self.world.log(who, f"conflict: {', '.join(map(shown, conflict.failed))}")
@@ -143,12 +133,12 @@ class SharedStore:
     def get(self, key: str) -> Record | None:
         """Return a record as it is now."""
         part = self.parts[tag_of_key(key) % len(self.parts)]
-        return at_once(part.get_many([key])).get(key)
+        return part.found([key]).get(key)
 
     def rows(self, prefix: str) -> dict[str, Record]:
         """Return all records whose keys begin with a prefix, in order; empty for all."""
         start, end = (prefix, after_prefix(prefix)) if prefix else ("!", "~")
-        found = [row for part in self.parts for row in at_once(part.range(start, end, limit=100_000))]
+        found = [row for part in self.parts for row in part.rows(start, end, 100_000)]
         return dict(sorted(found, key=lambda row: row[0]))
 
 
@@ -176,13 +166,12 @@ class RemoteRecords(Records):
         self._server = self._part.server
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        return await self._call(lambda: at_once(self._part.get_many(keys, max_bytes=max_bytes)))
+        return await self._call(lambda: self._part.found(keys, max_bytes))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        read = partial(self._part.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
-        return await self._call(lambda: at_once(read()))
+        return await self._call(partial(self._part.rows, start, end, limit, reverse=reverse, max_bytes=max_bytes))
 
     async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         return await self._call(lambda: list(starmap(self._part.is_filled, ranges)))
@@ -191,7 +180,7 @@ class RemoteRecords(Records):
         self, ranges: Sequence[tuple[str, str]], *, limit: int, reverse: bool = False
     ) -> list[list[tuple[str, Record]]]:
         def read() -> list[list[tuple[str, Record]]]:
-            return [at_once(self._part.range(*each, limit=limit, reverse=reverse)) for each in ranges]
+            return [self._part.rows(*each, limit, reverse=reverse) for each in ranges]
 
         return await self._call(read)
 
@@ -263,7 +252,7 @@ class RemoteRecords(Records):
         return await self._call(lambda: self._store.world.now)
 
     async def sweep(self, now: float) -> int:
-        return await self._call(lambda: at_once(self._part.sweep(now)))
+        return await self._call(lambda: self._part.swept(now))
 
     async def size(self) -> int | None:
         return None
