@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.socket_client import handshake
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
-from tests.support.wire import output_text
+from tests.support.wire import Json, output_text
 
 from .answers import BUFFER, REFUSED
 from .attacker import Attacker, Attacks
@@ -186,22 +186,32 @@ def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
 
 
 def odd_message_is_refused(at: Attacker, case: str | bytes) -> bool:
-    """Return False if the message has to be sent again, because earlier large ones still count for the user."""
+    """Return False if the message has to be sent again."""
     with WebSocketClient(at.stack, at.token) as websocket:
-        try:
-            websocket.socket.send(case)
-            event = json.loads(websocket.socket.recv(60))
-        except ConnectionClosed as closed:
-            if closed.rcvd and closed.rcvd.code == TRY_AGAIN_LATER:
-                return False
-            raise
-        if event.get("status") == 429:
+        event = answer_to(websocket, case)
+        if is_for_later(event):
             return False
+        assert isinstance(event, dict), event
         assert event["type"] in ("error", "response.steer.failed"), event
         assert event["error"]["type"] == "invalid_request_error", event
         websocket.ask(model="local/done", input="x", store=False)
         assert output_text(websocket.response()) == "Done."
         return True
+
+
+def answer_to(websocket: WebSocketClient, message: str | bytes) -> Json | int | None:
+    """Send a message; return the event that answers it, or the code, if any, with which the connection is closed."""
+    try:
+        websocket.socket.send(message)
+        event: Json = json.loads(websocket.socket.recv(60))
+    except ConnectionClosed as closed:
+        return closed.rcvd.code if closed.rcvd else None
+    return event
+
+
+def is_for_later(answer: Json | int | None) -> bool:
+    """Return whether a message has to be sent again, because earlier large ones still count for the user."""
+    return (answer.get("status") == 429) if isinstance(answer, dict) else answer == TRY_AGAIN_LATER
 
 
 @ATTACKS.add(
@@ -259,10 +269,18 @@ def unstored_histories_on_many_connections(at: Attacker) -> None:
 
 @ATTACKS.add(larger_than_a_frame=17 * 2**20, text=15 * 2**20)
 def huge_websocket_message(at: Attacker, case: int) -> None:
+    wait_until(lambda: huge_message_is_refused(at, case))
+
+
+def huge_message_is_refused(at: Attacker, case: int) -> bool:
+    """Return False if the message has to be sent again."""
     with WebSocketClient(at.stack, at.token) as websocket:
-        try:
-            websocket.socket.send("x" * case)
-            status = json.loads(websocket.socket.recv(60))["status"]
-        except ConnectionClosed as closed:
-            status = closed.rcvd.code if closed.rcvd else None
-    assert status in ((TOO_BIG, None) if case > FRAME_BYTES else (400, 413))
+        answer = answer_to(websocket, "x" * case)
+    if is_for_later(answer):
+        return False
+    if case > FRAME_BYTES:
+        assert answer in (TOO_BIG, None), answer
+    else:
+        assert isinstance(answer, dict), answer
+        assert answer["status"] in (400, 413), answer
+    return True
