@@ -324,16 +324,17 @@ def test_codex_sub_agent_gets_its_task_and_reports(
     task = {"task_name": "worker", "message": "Count the otters in the pond.", "fork_turns": "none"}
     spawn = reply(tool_call(0, "c1", "collaboration__spawn_agent", json.dumps(task)))
     wait = reply(tool_call(0, "c2", "collaboration__wait_agent", '{"timeout_ms": 60000}'))
-    # The parent waits while its agent answers; which of the two asks first does not matter.
-    upstream.script("code", [spawn, wait, reply(text("Four otters.")), reply(text("All done.")), reply(text("Yes."))])
+    # The parent waits while its agent answers: either may ask first.
+    upstream.script("code", [spawn, wait, reply(text("All done."))])
+    upstream.script("code", reply(text("Four otters.")), about="to agent '/root/worker'")
     finished = plain_starter.codex("-m", CODE, "Ask an agent.", config=config, catalog=catalog)
     assert finished.code == 0, f"{finished.out}\n{finished.errors}"
     requests = [each.body for each in upstream.requests("code")]
     [task_text] = {each for request in requests for each in texts(request) if "to agent '/root/worker'" in each}
     assert "[Message from agent '/root' to agent '/root/worker']" in task_text
     assert task_text.endswith("Count the otters in the pond.")
-    reports = [each for each in texts(requests[-1]) if "[Message from agent '/root/worker' to agent '/root']" in each]
-    assert reports
+    [report] = [each for each in texts(requests[-1]) if "[Message from agent '/root/worker' to agent '/root']" in each]
+    assert "Four otters." in report
 
 
 def test_codex_thread_is_compacted_by_the_server_and_resumed(

@@ -84,16 +84,23 @@ class Upstream:
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False, verify=False)
 
     def script(
-        self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None, *, by_results: bool = False
+        self,
+        model: str,
+        replies: Sequence[Reply] | Reply,
+        context: int | None = None,
+        *,
+        by_results: bool = False,
+        about: str = "",
     ) -> None:
         """Set the replies of a model, in order; the last one repeats.
 
         With a `context`, chats with more tokens are refused; each word and punctuation mark is a token here. With
-        `by_results`, the number of outputs of tools in a request says which reply it gets.
+        `by_results`, the number of outputs of tools in a request says which reply it gets. Those `about` a text are for
+        the chats that contain it, and the others of the model for all other chats.
         """
         listed = [replies] if isinstance(replies, Reply) else replies
         script_ = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
-        self._post("/_script", script_ | {"by_results": by_results})
+        self._post("/_script", script_ | {"by_results": by_results, "about": about})
 
     def release(self, model: str) -> None:
         """Release a model's answers that wait at their `hold` or are `withheld`."""

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -157,21 +157,27 @@ class Upstream:
         self.connections: set[Connection] = set()
         self.records: deque[Record] = deque(maxlen=kept)
         self.generation = asyncio.Lock()
-        self._scripts: dict[str, Script] = {}
+        self._scripts = defaultdict[str, dict[str, Script]](dict)  # by model, and by a text of the requests
 
     def take(self, body: dict[str, Any]) -> tuple[Reply, tuple[Frames, Frames]]:
         """Return the reply for this chat request."""
         model = str(body.get("model"))
-        script = self._scripts.get(model) or unscripted(model, last_user_text(body) if model == "echo" else "")
+        script = self._script_of(model, body) or unscripted(model, last_user_text(body) if model == "echo" else "")
         if script.context is not None and (found := tokens(body)) > script.context:
             return Script(model, [too_long(script.context, found)]).take(body)
         return script.take(body)
 
+    def _script_of(self, model: str, body: dict[str, Any]) -> Script | None:
+        scripts = self._scripts.get(model, {})
+        asked = json.dumps(body.get("messages"), ensure_ascii=False) if len(scripts) > 1 else ""
+        return next((script for about, script in scripts.items() if about and about in asked), scripts.get(""))
+
     def script(self, request: Request) -> Any:
-        """Handle `{"model", "replies", "context", "by_results"}`: replace the script of the model."""
+        """Handle `{"model", "replies", "context", "by_results", "about"}`: replace a script of the model."""
         body = json.loads(request.body)
         replies, by_results = [Reply(**reply) for reply in body["replies"]], body.get("by_results", False)
-        self._scripts[body["model"]] = Script(body["model"], replies, body.get("context"), by_results=by_results)
+        script = Script(body["model"], replies, body.get("context"), by_results=by_results)
+        self._scripts[body["model"]][body.get("about", "")] = script
         return {}
 
     def release(self, request: Request) -> Any:
