@@ -43,6 +43,7 @@ from .records import (
     Records,
     VersionIs,
     after_prefix,
+    as_moved,
     bytes_of,
     committed,
     find_replicated,
@@ -330,14 +331,16 @@ class ConversationStore:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
             first, last = (first, position[0]) if order == "desc" else (position[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
-        rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", max_bytes=max_bytes)
-        values = [record.value for _, record in rows[:limit]]
+        rows = await self._records.range(start, end, limit=limit, reverse=order == "desc", max_bytes=max_bytes)
+        values = [record.value for _, record in rows]
         items = [item for item, _ in await self._decoder.decode_until(values, max_bytes, allowance)]
-        if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < max_bytes:
+        is_cut = len(rows) == limit or bytes_of(record for _, record in rows) >= max_bytes
+        ends_at = start if order == "desc" else _row(conversation.id, last - 1)
+        if len(items) < len(rows) or not is_cut or not rows or rows[-1][0] == ends_at:
             return items, len(items) < len(rows)
-        # The byte limit may have cut off the rows.
         start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
-        return items, bool(await self._records.range(start, end, limit=1))
+        # What only tells that there are more items need not come back.
+        return items, bool(await as_moved(self._records).range(start, end, limit=1))
 
     async def find(
         self, conversation: Conversation, item_id: str, allowance: ReadAllowance | None = None
@@ -355,7 +358,7 @@ class ConversationStore:
             position, unchanged = location
             row = _row(conversation.id, position)
             # What has moved the row elsewhere is noticed.
-            ops, found = await self._gone(hasher, {unchanged.key: row}, row)
+            ops, found = await self._gone(self._records, hasher, {unchanged.key: row}, row)
             conditions = [unchanged, VersionIs(row, found[row].version if row in found else None)]
             if await committed(self._records, ops, conditions):
                 return True
@@ -456,14 +459,17 @@ class ConversationStore:
             await self._records.forget_items(conversation_id)
         while found := await self._records.range(prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT):
             rows = {address: _row(conversation_id, int(record.value)) for address, record in found}
-            ops, _ = await self._gone(hasher, rows)
+            ops, _ = await self._gone(as_moved(self._records), hasher, rows)
             await self._records.commit(ops)
         await self._records.commit([Delete(left)])
 
-    async def _gone(self, hasher: Hasher, rows: Mapping[str, str], *also: str) -> tuple[list[Op], dict[str, Record]]:
+    async def _gone(
+        self, records: Records, hasher: Hasher, rows: Mapping[str, str], *also: str
+    ) -> tuple[list[Op], dict[str, Record]]:
         """Return the ops that delete items and the pointers to them.
 
         Args:
+            records: what is read; a pointer that leads to what is at another place leads to no such item.
             rows: the items' rows, by the rows that find their positions.
             also: keys that are read in the same call.
 
@@ -471,16 +477,17 @@ class ConversationStore:
             The ops, and what was read.
         """
         pointers = {address: _pointer_keys(hasher, address, row) for address, row in rows.items()}
-        records = await self._records.get_many([*also, *(each for of_item in pointers.values() for each in of_item)])
+        keys = [*also, *(each for of_item in pointers.values() for each in of_item)]
+        found = await records.get_many(keys)
         ops: list[Op] = []
         for address, row in rows.items():
             ops += [Delete(row), Delete(address)]
             ops += [
                 Delete(each)
                 for each in pointers[address]
-                if each in records and read_pointer(records[each].value)[0] == row
+                if each in found and read_pointer(found[each].value)[0] == row
             ]
-        return ops, records
+        return ops, found
 
 
 def pointed_by(owner: Owner, conversation_id: str, ids: Mapping[str, str]) -> list[str]:

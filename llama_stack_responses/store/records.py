@@ -591,6 +591,11 @@ class Moving(Protocol):
         """The records without what is at the other place. There, a response's record is unreadable."""
         ...
 
+    @property
+    def as_moved(self) -> Records:
+        """The records with rows that stand for what is at the other place, where that stays."""
+        ...
+
     def reader(self) -> Records:
         """Return the records for reading many responses: moved ones are read where they are, and stay there."""
         ...
@@ -621,6 +626,11 @@ class Moving(Protocol):
 def unmoved(records: Records) -> Records:
     """Return the records without what is at another place."""
     return records.unmoved if isinstance(records, Moving) else records
+
+
+def as_moved(records: Records) -> Records:
+    """Return the records with rows that stand for what is at another place, where that stays."""
+    return records.as_moved if isinstance(records, Moving) else records
 
 
 def reader_of(records: Records) -> Records:

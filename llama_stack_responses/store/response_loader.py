@@ -56,7 +56,7 @@ class ResponseLoader:
             expired: return it also if it has expired, and is not deleted yet.
         """
         entries, _ = await self.entries([response_id], expired=expired)
-        for stored in (await self.page(entries, 1)).items:
+        for stored in (await self.page(entries)).items:
             if hold:
                 hold(stored.size)
             return stored
@@ -84,15 +84,13 @@ class ResponseLoader:
         ]
         return [each for each in entries if expired or each.entry.order >= oldest], seen
 
-    def is_enough(self, entries: Sequence[FoundEntry], limit: int) -> bool:
-        """Return whether the responses fill a page of `limit` and more."""
-        return len(entries) > limit or sum(each.size for each in entries[:-1]) >= self._page_bytes
+    def is_full(self, entries: Sequence[FoundEntry], limit: int) -> bool:
+        """Return whether the responses fill a page of `limit`."""
+        return len(entries) >= limit or sum(each.size for each in entries) >= self._page_bytes
 
-    async def page(
-        self, entries: Sequence[FoundEntry], limit: int, hold: Callable[[int], object] | None = None
-    ) -> ResponsePage:
+    async def page(self, entries: Sequence[FoundEntry], hold: Callable[[int], object] | None = None) -> ResponsePage:
         """Return a page: the first of the responses, until they reach its size limit."""
-        return await self._page(self._shared(hold), entries, limit)
+        return await self._page(self._shared(hold), entries)
 
     async def with_inputs(self, response_ids: Sequence[str]) -> AsyncIterator[tuple[StoredResponse, list[Json]]]:
         """Yield those of the responses that exist, each with the input items of `own_inputs`, a page at a time."""
@@ -119,7 +117,7 @@ class ResponseLoader:
         while response_ids:
             entries, seen = await self.entries(response_ids, expired=expired)
             shared = self._shared()
-            page = await self._page(shared, entries, len(entries))
+            page = await self._page(shared, entries)
             yield shared, entries, page.items
             if page.last:
                 seen = response_ids.index(page.last) + 1
@@ -128,18 +126,17 @@ class ResponseLoader:
     def _shared(self, hold: Callable[[int], object] | None = None) -> SharedContent:
         return SharedContent(self._records, self._decoder, self._page_bytes, hold)
 
-    async def _page(self, shared: SharedContent, entries: Sequence[FoundEntry], limit: int) -> ResponsePage:
+    async def _page(self, shared: SharedContent, entries: Sequence[FoundEntry]) -> ResponsePage:
         items, size = list[StoredResponse](), 0
-        for number, each in enumerate(entries[:limit]):
+        for number, each in enumerate(entries):
             if size >= self._page_bytes:
                 return ResponsePage(items, has_more=True, last=entries[number - 1].entry.id)
-            ahead = (key for later in entries[number:limit] for key in content_of(later.entry))
+            ahead = (key for later in entries[number:] for key in content_of(later.entry))
             content = await shared.get(content_of(each.entry), ahead)
             size_of_it = each.size + sum(of_it for _, _, of_it in content.values())
             size += size_of_it
             items += assembled(each, content, size_of_it)
-        has_more = len(entries) > limit
-        return ResponsePage(items, has_more, entries[limit - 1].entry.id if has_more else None)
+        return ResponsePage(items, has_more=False)
 
     async def own_inputs(
         self, stored: Sequence[StoredResponse], hold: Callable[[int], object] | None = None

@@ -88,23 +88,32 @@ class ResponseList:
             rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
             listed = {key.rpartition("/")[2]: (key, record) for key, record in await self._candidates(rows, model)}
             ids, last = list(listed), None
-            while ids and not self._loader.is_enough(entries, limit):
-                some, seen = await self._entries(owner, listed, ids[: limit + 1 - len(entries)], hold)
+            while ids and not self._loader.is_full(entries, limit):
+                some, seen = await self._entries(owner, listed, ids[: limit - len(entries)], hold)
                 entries += [each for each in some if model is None or each.entry.response["model"] == model]
                 last, ids = ids[seen - 1], ids[seen:]
                 if model is not None and time.monotonic() >= until:
                     break
-            if self._loader.is_enough(entries, limit) or (len(rows) < size and not ids):
-                return await self._loader.page(entries, limit, hold)
+            if ids and self._loader.is_full(entries, limit):
+                # That there is a next one is seen by its row in the list. At another place, it stays there.
+                return await self._page(entries, entries[-1].entry.id, hold)
+            if len(rows) < size and not ids:
+                return await self._page(entries, None, hold)
             scanned += len(rows)
             if model is not None and (scanned >= self._scan_rows or time.monotonic() >= until):
-                page = await self._loader.page(entries, limit, hold)
                 last = last if ids else rows[-1][0].rpartition("/")[2]
-                return page if page.has_more else ResponsePage(page.items, has_more=True, last=last)
+                return await self._page(entries, last, hold)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
             if model is not None:
                 # The first rows often suffice. Where they do not, larger blocks save round trips.
                 size = min(2 * size, _BLOCK_ROWS, self._scan_rows - scanned)
+
+    async def _page(
+        self, entries: Sequence[FoundEntry], last: str | None, hold: Callable[[int], object] | None
+    ) -> ResponsePage:
+        """Return a page of responses, behind which others may follow the response `last`, unless it is None."""
+        page = await self._loader.page(entries, hold)
+        return page if page.has_more or last is None else ResponsePage(page.items, has_more=True, last=last)
 
     async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[tuple[str, Record]]:
         """Return the rows that show this model, or all if it is None."""
@@ -124,7 +133,7 @@ class ResponseList:
         with suppress(UnreadableError):
             return await self._loader.entries(ids, hold)
         found, seen = list[FoundEntry](), 0
-        while seen < len(ids) and not self._loader.is_enough(found, len(ids)):
+        while seen < len(ids) and not self._loader.is_full(found, len(ids)):
             try:
                 some, _ = await self._loader.entries([ids[seen]], hold)
             except UnreadableError as error:

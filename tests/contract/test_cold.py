@@ -199,7 +199,13 @@ async def test_only_what_is_packed_fails_while_the_object_store_is_away(
     assert refused.value.status == 503
     assert refused.value.retry_after
     assert await cold.archive.load(new["id"])
+    page = await cold.archive.list(ALICE, limit=1, after=None, order="desc", model=None)
+    assert ([each.response for each in page.items], page.has_more) == ([new], True)
+    with pytest.raises(ApiError):
+        await cold.archive.list(ALICE, limit=2, after=None, order="desc", model=None)
     (tmp_path / "away").rename(tmp_path / "cold")
+    assert await cold.archive.list(ALICE, limit=1, after=None, order="desc", model=None) == page
+    assert await cold.packed() == ids([old])
     assert await cold.archive.load(old.response["id"])
 
 

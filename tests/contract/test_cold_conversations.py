@@ -28,6 +28,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_cold import ALICE, DAY, HOUR, left, pack
+from tests.contract.test_conversations import answer_in, turn
 from tests.contract.test_moving import Move
 from tests.support.cold import AFTER, ColdStore, in_folder, pack_with
 from tests.support.records import WatchedRecords
@@ -106,7 +107,7 @@ async def test_page_brings_back_only_the_runs_that_it_is_in(cold: ColdStore, clo
     await pack(cold, clock)
     assert await runs(cold) == 5
     after = None
-    for at, run in ((0, 1), (3, 2), (6, 3), (9, 4), (12, 4)):
+    for at, run in ((0, 1), (3, 2), (6, 3), (9, 3), (12, 4)):
         page, has_more = await cold.archive.conversations.page(conversation, limit=3, after=after, order=order)  # type: ignore[arg-type]
         assert (page, has_more) == (listed[at : at + 3], True)
         assert await runs(cold) == 5 - run
@@ -144,6 +145,28 @@ async def test_packed_conversation_is_deleted_without_the_object_store(
     (tmp_path / "away").rename(tmp_path / "cold")
     await cold.packing.collect()
     assert await cold.stored() == {}
+
+
+async def test_conversation_is_deleted_without_the_responses_that_have_its_items(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    """What finds the items leads to these responses, which stay packed."""
+    conversation, made = await begin(cold.archive, clock), list[str]()
+    for number in range(3):
+        created = answer_in(conversation, assistant(f"answer {number}"))
+        await turn(cold.archive, conversation, user(f"question {number}"), created)
+        conversation = await now(cold.archive, conversation)
+        made.append(created["id"])
+    await pack(cold, clock)
+    await cold.packing.work()
+    assert await cold.packed() == {*made}
+    (tmp_path / "cold").rename(tmp_path / "away")
+    assert await cold.archive.conversations.delete(conversation.id)
+    assert [key for key, _ in await cold.paged.range("!", "~", limit=1000) if conversation.id in key] == []
+    assert await cold.packed() == {*made}
+    for each in made:
+        assert await cold.archive.delete(each)
+    assert await left(cold.hot, clock, cold.archive) == []
 
 
 async def test_only_packed_items_fail_while_the_object_store_is_away(

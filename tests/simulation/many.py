@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from tests.simulation.mutations import mutated
 from tests.simulation.simulation import Outcome
@@ -50,5 +52,14 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _begin(bug: str | None) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     if bug:
         _kept.enter_context(mutated(bug))
+
+
+def _end_with_parent() -> None:
+    """End this process if the first one is killed: it would wait for schedules for ever."""
+    parent = parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)

@@ -120,6 +120,11 @@ class UnconfiguredRecords(WrappedRecords):
         """The store without what is packed."""
         return self._records
 
+    @property
+    def as_moved(self) -> Records:
+        """The store with rows that stand for what is packed, as far as something is known to be."""
+        return self._unpacking.as_moved if self._unpacking else self._records
+
     def reader(self) -> Records:
         """Return the records for reading many responses."""
         return self

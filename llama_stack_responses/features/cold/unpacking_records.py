@@ -71,6 +71,11 @@ class UnpackingRecords(WrappedRecords):
         """The store without what is packed."""
         return self._hot
 
+    @property
+    def as_moved(self) -> Records:
+        """The store with rows that stand for what is packed."""
+        return self._paged
+
     def reader(self) -> Records:
         """Return the records for reading many responses, which stay packed."""
         return _Reader(self._hot, self._bringing)
