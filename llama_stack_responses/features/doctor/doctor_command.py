@@ -69,7 +69,7 @@ def _probed(settings: ResponsesConfig, *, as_json: bool) -> list[str]:
         if works and as_json:
             print_json({"feature": feature, "outcome": "works", "what": works})
         elif works:
-            print(f"\n{printable(works)}")
+            print(f"\n{printable(works, len(works))}")
     return failed
 
 

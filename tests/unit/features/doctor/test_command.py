@@ -324,11 +324,14 @@ def test_object_store_of_the_configuration_is_tried(run: Run, tmp_path: Path, mo
     with in_thread(DoctoredServer()) as two:
         monkeypatch.setenv("TWO_URL", two.url)
         monkeypatch.setenv("PLACE", f"file://{tmp_path}/cold")
-        works = run("--json")
+        works, told = run("--json"), run()
         monkeypatch.setenv("PLACE", f"file://{tmp_path}/file/cold")
         failed = [run("--json"), run("two/m", "--json")]
     _, tried = map(json.loads, works.out.splitlines())
     assert (works.code, tried["feature"], tried["outcome"]) == (0, "cold", "works")
+    assert told.out.endswith(
+        f"\nObjects in file://{tmp_path}/cold of 'archive' can be written, read, listed and deleted.\n"
+    )
     for each in failed:
         assert each.code == 1
         assert len(each.out.splitlines()) == 1
