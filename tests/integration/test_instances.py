@@ -21,6 +21,7 @@ import pytest
 from tests.support.process import Child
 from tests.support.stack import READY_SECONDS, REPOSITORY, STARTER
 from tests.support.upstream import UpstreamProcess
+from tests.support.waiting import wait_until
 
 # What the unit starts is llama-stack's command.
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(1), pytest.mark.one_host]
@@ -131,4 +132,4 @@ def test_each_instance_has_its_metrics_behind_its_port_with_a_one(ports: list[st
 def test_stopped_instance_ends_and_leaves_the_other_one(instances: list[Child], ports: list[str]) -> None:
     """This test must be last."""
     assert instances[0].stop() in (0, -signal.SIGTERM)
-    assert is_up(ports[1])
+    wait_until(lambda: bool(is_up(ports[1])))

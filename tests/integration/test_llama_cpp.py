@@ -215,7 +215,7 @@ def test_llama_cpp_client_disconnect_stops_the_generation(
             pass
         assert generating(llama)
     wait_until(lambda: not generating(llama))
-    wait_until(lambda: is_stored(client, created.response.id))
+    wait_until(lambda: has_ended(client, created.response.id))
     left = stored(client, created.response.id)
     assert left["status"] == "cancelled"
     assert text_of(left)
@@ -228,10 +228,9 @@ def generating(llama: httpx.Client) -> bool:
     return any(slot["is_processing"] for slot in llama.get("/slots").json())
 
 
-def is_stored(client: openai.OpenAI, response_id: str) -> bool:
-    """Return whether the response can be retrieved."""
+def has_ended(client: openai.OpenAI, response_id: str) -> bool:
+    """Return whether the response is stored with its end."""
     try:
-        client.responses.retrieve(response_id)
+        return client.responses.retrieve(response_id).status != "in_progress"
     except openai.NotFoundError:
         return False
-    return True

@@ -136,7 +136,8 @@ def test_dashboard_queries_name_exported_metrics(
     upstream.script(NAME, [call, ANSWER])
     tool = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url(), "require_approval": "never"}
     wire.create(model=MODEL, input="x", tools=[tool])
-    wire.create(model=MODEL, input="x", background=True)
+    queued = wire.create(model=MODEL, input="x", background=True)["id"]
+    wait_until(lambda: wire.retrieve(queued)["status"] == "completed")  # its model has another script below
     assert wire.post({"model": "local/nothing", "input": "x"}).status_code == 404
     upstream.script("broken", error(500, "An otter."))
     assert wire.post({"model": "local/broken", "input": "x"}).status_code == 502

@@ -31,7 +31,7 @@ def test_quota_counts_the_clients_of_a_trusted_proxy_apart_and_those_of_another_
 
 def statuses(stack: LiveStack, proxy: str) -> list[int]:
     """Return the answers to three requests of each of two clients through a proxy."""
-    with httpx.Client(transport=httpx.HTTPTransport(local_address=proxy)) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=proxy), timeout=60) as client:
         url = f"{stack.base_url}/v1/models"
         clients = [each for each in ("10.0.0.1", "10.0.0.2") for _ in range(3)]
         return [client.get(url, headers={"x-forwarded-for": each}).status_code for each in clients]

@@ -30,9 +30,10 @@ def messages(upstream: Upstream, model: str) -> list[tuple[str, str]]:
     return roles_and_texts(upstream.requests(model)[-1].body["messages"])
 
 
-def is_stored(wire: Wire, response_id: str) -> bool:
-    """Return whether a response can be retrieved."""
-    return wire.get(f"/{response_id}").status_code == 200
+def has_ended(wire: Wire, response_id: str) -> bool:
+    """Return whether a response is stored with its end."""
+    found = wire.get(f"/{response_id}")
+    return found.status_code == 200 and found.json()["status"] != "in_progress"
 
 
 def test_websocket_responses_are_chained_stored_and_replayed(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
@@ -246,7 +247,7 @@ def test_websocket_disconnect_ends_running_and_waiting_responses(
         [record] = upstream.wait_for(model, ended=True)
         assert record.ended == "client_gone"
     for response_id in ids:
-        wait_until(partial(is_stored, wire, response_id))
+        wait_until(partial(has_ended, wire, response_id))
         cancelled = wire.retrieve(response_id)
         assert (cancelled["status"], output_text(cancelled)) == ("cancelled", "Half")
     assert len(upstream.requests("left-a")) == 1

@@ -111,13 +111,8 @@ def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstrea
         assert max(len(page["data"]) for page in pages) == 2
     # Without a model filter, the list has the newest of all. After the last response, it is empty.
     assert [each["id"] for each in wire.listed(limit=6)] == responses[::-1]
-    assert wire.get("", model="local/list-a", after=of_a[0]).json() == {
-        "object": "list",
-        "data": [],
-        "first_id": None,
-        "last_id": None,
-        "has_more": False,
-    }
+    *_, last = wire.pages(model="local/list-a", after=of_a[0])
+    assert last == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 @pytest.mark.parametrize("response_id", ["resp_fake_nonexistent_id", "resp_4c1b9b4e-11aa-4b6c-9d2e-0b5b3d8f8a11"])

@@ -58,7 +58,7 @@ class Servers:
 
     def _is_taken(self) -> bool:
         try:
-            httpx.get(f"{self.first.base_url}/v1/health", timeout=5, trust_env=False)
+            httpx.get(f"{self.first.base_url}/v1/health", timeout=1, trust_env=False)
         except httpx.ConnectError:
             return False
         except httpx.TransportError:
@@ -99,7 +99,8 @@ def test_what_a_stopping_server_has_not_begun_is_answered_by_another_one(servers
         waiting = clients.submit(wire.create, **ASKED)
         stream = clients.submit(lambda: final(streaming.stream(**ASKED)))
         wait_until(lambda: servers.waiting == 2)
-        with httpx.Client(base_url=f"{first.base_url}/v1", timeout=600, trust_env=False) as idle:
+        kept = httpx.Limits(keepalive_expiry=60)
+        with httpx.Client(base_url=f"{first.base_url}/v1", timeout=600, limits=kept, trust_env=False) as idle:
             servers.start_second()
             assert idle.get("/models").status_code == 200
             servers.stop_first()

@@ -84,12 +84,12 @@ def ui(wire: Wire, path: str, **query: Any) -> Json:
 
 def outside(stack: LiveStack, path: str, **headers: str) -> httpx.Response:
     """Send a GET without a token."""
-    return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False, verify=False)
+    return httpx.get(f"{stack.base_url}{path}", headers=headers, timeout=60, trust_env=False, verify=False)
 
 
 def test_head_of_a_file_is_that_of_get_without_the_content(guarded: LiveStack) -> None:
     for path in ("/ui", "/ui/", "/ui/app.js", "/ui/responses/resp_1"):
-        head = httpx.head(f"{guarded.base_url}{path}", trust_env=False, verify=False)
+        head = httpx.head(f"{guarded.base_url}{path}", timeout=60, trust_env=False, verify=False)
         got = outside(guarded, path)
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-length", "content-type", "etag", "content-security-policy"):
@@ -98,7 +98,7 @@ def test_head_of_a_file_is_that_of_get_without_the_content(guarded: LiveStack) -
 
 def test_public_paths_answer_every_method_without_a_token(guarded: LiveStack) -> None:
     def status(method: str, path: str) -> int:
-        return httpx.request(method, f"{guarded.base_url}{path}", trust_env=False, verify=False).status_code
+        return httpx.request(method, f"{guarded.base_url}{path}", timeout=60, trust_env=False, verify=False).status_code
 
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert [status(method, path) for path in ("/", "/ui", "/ui/app.js", "/ui/live")] == [405] * 4
@@ -171,7 +171,9 @@ def test_markdown_is_rendered_within_bounds(ada: Wire, guarded: LiveStack) -> No
     assert rendered(["x" * 100_000]).json()["html"] == ["<p>" + "x" * 100_000 + "</p>\n"]
     for texts in (None, "a", [1], ["a"] * 101, ["x" * 60_000, "y" * 60_000]):
         assert error_of(rendered(texts), 400)["param"] == "texts"
-    unsigned = httpx.post(f"{guarded.base_url}/v1/ui/markdown", json={"texts": []}, trust_env=False, verify=False)
+    unsigned = httpx.post(
+        f"{guarded.base_url}/v1/ui/markdown", json={"texts": []}, timeout=60, trust_env=False, verify=False
+    )
     assert unsigned.status_code == 401
 
 

@@ -13,6 +13,7 @@ from tests.support.mcp_server import McpServers
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 from tests.support.wire import Json, Wire
 
@@ -73,9 +74,10 @@ def test_finished_blocks_of_an_answer_are_rendered_while_the_last_one_is_plain(
             page.until(f"() => document.querySelectorAll('{growing} li').length === 2")
             assert page.find(growing + "pre .hl-keyword").inner_text() == "def"
             page.find(growing + ".code").hover()
+            page.page.evaluate("() => navigator.clipboard.writeText('')")
             page.find(growing + ".code button").click()
-            copied = page.page.evaluate("() => navigator.clipboard.readText()")
-            assert copied == "# one\n\ndef f():\n    return 1\n"
+            wait_until(lambda: page.page.evaluate("() => navigator.clipboard.readText()") != "")
+            assert page.page.evaluate("() => navigator.clipboard.readText()") == "# one\n\ndef f():\n    return 1\n"
             for scheme in SCHEMES:
                 page.page.emulate_media(color_scheme=scheme)
                 assert page.axe() == []

@@ -130,7 +130,7 @@ export class LiveView extends View {
   readEndedSoon() {
     this.soon ??= setTimeout(() => {
       this.soon = null;
-      if (!this.signal.aborted) this.readEnded();
+      if (!this.signal.aborted && !document.hidden) this.readEnded(); // else in its interval
     }, 1000);
   }
 
