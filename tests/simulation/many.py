@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context, parent_process
-from threading import Thread
 
 from tests.simulation.mutations import mutated
 from tests.simulation.simulation import Outcome
@@ -30,7 +31,9 @@ def outcomes_of(
     Raises:
         BrokenProcessPool: a process was killed.
     """
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (bug,))
+    # A process without threads can be copied, and the copies need not import all that takes seconds.
+    start = "fork" if threading.active_count() == 1 and sys.platform == "linux" else "spawn"
+    pool = ProcessPoolExecutor(processes, get_context(start), _begin, (bug,))
     try:
         with _interrupts_held_back():  # the processes go on until they are told to end
             outcomes = pool.map(run, seeds)
@@ -52,7 +55,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _begin(bug: str | None) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if bug:
         _kept.enter_context(mutated(bug))
 
