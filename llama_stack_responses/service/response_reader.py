@@ -246,7 +246,7 @@ class ResponseReader:
             response = response or await self._archive.load(response_id, hold)
             if response:
                 self.check_access(response_id, response.owner, action)
-            return response
+            return await self._current(response) if isinstance(response, StoredResponse) else response
 
         def needs_replicas(response: StoredResponse | RunningResponse | None) -> bool:
             # What a worker has just written could still be lost with one server of the store, and so could a deletion.
@@ -255,7 +255,7 @@ class ResponseReader:
         response = await self._archive.read_replicated(response_id, load, needs_replicas)
         if response is None:
             raise not_found(response_id)
-        return response if isinstance(response, RunningResponse) else await self._current(response)
+        return response
 
     async def is_packed(self, response_id: str, action: Action) -> bool:
         """Return whether a response is packed, on which the caller may perform `action`.

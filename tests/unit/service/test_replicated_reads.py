@@ -172,3 +172,28 @@ async def test_background_response_is_read_once_replicas_have_it() -> None:
         assert (await impl.reader.retrieve(response_id))["id"] == response_id
     finally:
         await impl.shutdown()
+
+
+async def test_end_of_a_background_response_that_comes_while_it_is_read_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = list[str]()
+
+    async def note(name: str) -> None:
+        calls.append(name)
+
+    async def replicated(*_: object) -> bool:
+        calls.append("replicated")
+        return True
+
+    records = Lagging(MemoryRecords(), before=note)
+    monkeypatch.setattr(records, "replicated", replicated)
+    impl = server(records, FakeInference([]), SingleUserAccess(), Intervals())
+    queued = response(id="resp_1", status="queued", background=True, created_at=int(await records.now()))
+    await impl.archive.save(queued, owner=ANONYMOUS, base=None, input_items=[user("Hi.")])
+    calls.clear()
+    # It has no job any more, so its end is read.
+    assert (await impl.reader.retrieve("resp_1"))["status"] == "queued"
+    assert calls.count("get_many") > 2
+    assert calls[-1] == "replicated"
+    await impl.shutdown()
