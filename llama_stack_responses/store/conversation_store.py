@@ -48,6 +48,7 @@ from .records import (
     committed,
     find_replicated,
     pages_of,
+    read_replicated,
 )
 from .retention import Counts
 
@@ -156,8 +157,14 @@ class ConversationAppend:
     async def read(self, records: Records, *also: str) -> dict[str, Record]:
         """Read the records that `plan` needs, and the keys `also`.
 
-        This takes one round trip, or two if the conversation belongs to another user.
+        This takes one round trip, or two if the conversation belongs to another user. Behind a head that could still be
+        lost, the items would be added at positions that others get: after a failover, another may have its version.
         """
+        return await read_replicated(
+            records, self.tag, partial(self._read, records, *also), lambda known: self._head in known
+        )
+
+    async def _read(self, records: Records, *also: str) -> dict[str, Record]:
         known = await records.get_many([*self._keys, *also])
         if self._head in known:
             owner = Conversation.decode(self._id, known[self._head]).owner
@@ -230,7 +237,7 @@ class ConversationStore:
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         """Replace the conversation's metadata and return it; None if it is unknown or deleted."""
         retry = ConflictRetry()
-        while head := await self._head(conversation_id):
+        while head := await self._lasting_head(conversation_id):
             await retry.wait()
             conversation, unchanged = replace(head[0], metadata=metadata, used_at=int(self._clock())), head[1]
             if await committed(self._records, [Put(conversation.key, conversation.encode())], [unchanged]):
@@ -353,7 +360,7 @@ class ConversationStore:
         """Remove an item from the conversation; return False if it does not exist."""
         hasher, retry = Hasher(conversation.owner, tag_of(conversation.id)), ConflictRetry()
         find = partial(self._position, conversation, item_id)
-        while location := await find_replicated(self._records, tag_of(conversation.id), find):
+        while location := await read_replicated(self._records, tag_of(conversation.id), find, lambda _: True):
             await retry.wait()
             position, unchanged = location
             row = _row(conversation.id, position)
@@ -367,7 +374,7 @@ class ConversationStore:
     async def delete(self, conversation_id: str) -> bool:
         """Delete the conversation with all its items; return False if it does not exist."""
         retry = ConflictRetry()
-        while head := await self._head(conversation_id):
+        while head := await self._lasting_head(conversation_id):
             await retry.wait()
             if await self._deleted(*head):
                 return True
@@ -433,6 +440,11 @@ class ConversationStore:
         key = f"c/{conversation_id}"
         record = (await self._records.get_many([key])).get(key)
         return (Conversation.decode(conversation_id, record), VersionIs(key, record.version)) if record else None
+
+    async def _lasting_head(self, conversation_id: str) -> tuple[Conversation, Condition] | None:
+        """Return what `_head` does, once it is not lost with one server: another one may come to have its version."""
+        read = partial(self._head, conversation_id)
+        return await read_replicated(self._records, tag_of(conversation_id), read, lambda _: True)
 
     async def _position(self, conversation: Conversation, item_id: str) -> tuple[int, VersionIs] | None:
         """Return the position of an item, and the condition that it is still there."""

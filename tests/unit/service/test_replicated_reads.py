@@ -197,3 +197,16 @@ async def test_end_of_a_background_response_that_comes_while_it_is_read_is_waite
     assert calls.count("get_many") > 2
     assert calls[-1] == "replicated"
     await impl.shutdown()
+
+
+async def test_item_is_added_behind_those_that_another_server_has_at_the_version_that_was_read() -> None:
+    lost, other = MemoryRecords(), MemoryRecords()
+    conversation = Conversation("conv_1", ANONYMOUS, 0, {})
+    for primary, ids in ((lost, ["msg_lost"]), (other, ["msg_1", "msg_2"])):
+        conversations = Archive(primary).conversations
+        await conversations.create(conversation, [])
+        await conversations.add(conversation, [{**user("Hi."), "id": each} for each in ids])
+    records = FailingOver(lost, other, after=("get_many",))
+    await Archive(records).conversations.add(conversation, [{**user("Hi."), "id": "msg_3"}])
+    items = await Archive(other).conversations.items("conv_1", 9)
+    assert [each["id"] for each in items] == ["msg_1", "msg_2", "msg_3"]

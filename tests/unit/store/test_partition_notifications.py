@@ -112,9 +112,12 @@ async def test_tasks_that_have_opened_what_was_away_are_not_kept(parts: list[Not
             part.away = False
             while not part.opened:
                 await turns(1)
-        await turns(5)
-        opening = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == OPENING]
-        assert len(opening) == 1, "the last one"
+
+        def opening() -> int:
+            gc.collect()
+            return sum(isinstance(each, asyncio.Task) and each.get_name() == OPENING for each in gc.get_objects())
+
+        await until(lambda: opening() == 1)  # the last one
 
 
 async def test_notifications_are_lost_until_a_server_is_back(
