@@ -35,7 +35,7 @@ def outcomes_of(
     start = "fork" if threading.active_count() == 1 and sys.platform == "linux" else "spawn"
     pool = ProcessPoolExecutor(processes, get_context(start), _begin, (bug,))
     try:
-        with _interrupts_held_back():  # the processes go on until they are told to end
+        with _interrupts_held_back():  # worker processes inherit the mask, so that Ctrl-C reaches this one only
             outcomes = pool.map(run, seeds)
         yield from outcomes
     finally:

@@ -20,9 +20,7 @@ from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.simulation import Outcome, simulate
 
 FRESH_SECONDS: Final = 12.0
-"""Time of each of the tests that run schedules nobody has seen: together with the fixed ones and those with bugs, each
-run of the tests has a minute of them.
-"""
+"""Duration of each test with random seeds. Together with the other tests here, each run simulates for a minute."""
 
 FIXED: Final = range(20)
 """Seeds that each run has. Even ones have a store without partitions, odd ones have one with eight."""

@@ -231,7 +231,7 @@ class Process(_EventLoop):  # type: ignore[misc]
         self._ready.clear()
 
     def finalize(self, generator: Any) -> None:
-        """Close an asynchronous generator that nobody reads any more."""
+        """Close an asynchronous generator that was garbage collected before it ended."""
         self.ready(lambda: self.create_task(generator.aclose()))
 
     # What asyncio asks of an event loop.
